@@ -1,0 +1,403 @@
+//! What is wrong, in words: names, sizes with where they came from, and what would fit.
+
+use std::collections::BTreeMap;
+
+use indexmap::IndexMap;
+
+use super::keys::holds;
+use super::lower::LowerError;
+use super::options::{Allow, BindOptions};
+use super::pair::{AxisId, ParamId, Side};
+use super::sizes::{Contradiction, Equation, Origin, Polynomial, Side as Equal, Solver, Var};
+use super::unknowns::{Fact, Unknowns};
+use super::{Binding, Size};
+use crate::catalog::TensorMeta;
+use crate::diag::{Collector, Diagnostic, nearest};
+use crate::mapping::Layout;
+use crate::mapping::key::Captures;
+use crate::span::Span;
+
+/// A layout's conditions on the config must hold.
+pub(super) fn check_conditions(layout: &Layout, what: &str, options: &BindOptions, errors: &mut Collector) {
+    for condition in &layout.when {
+        let one = std::slice::from_ref(condition);
+        let allowed: Vec<String> = condition.allowed.iter().map(ToString::to_string).collect();
+        let error = match holds(one, options) {
+            Some(true) => continue,
+            Some(false) => {
+                let config = options.config.as_ref();
+                let found = config
+                    .and_then(|config| config.get(&condition.key))
+                    .map_or("no entry".into(), ToString::to_string);
+                Diagnostic::error(
+                    "bind/condition",
+                    format!("the config is not that of the {what} layout `{}`", layout.name),
+                )
+                .found(format!("`{}` = {found}", condition.key))
+                .help("choose the layout that fits the config")
+            }
+            None if what == "target" || options.allows(Allow::MissingConfig) => continue,
+            None => Diagnostic::error(
+                "bind/condition",
+                format!("the {what} layout `{}` depends on the config", layout.name),
+            )
+            .found("no config")
+            .help("give it with --config, or say that the condition holds with `--allow missing-config`"),
+        };
+        errors.push(error.rule(&condition.span).expected(format!(
+            "`{}` = {}",
+            condition.key,
+            allowed.join(" or ")
+        )));
+    }
+}
+
+/// A stored tensor has another number of axes than its rule.
+pub(super) fn rank(binding: &Binding<'_>, tensor: usize, rule: usize) -> Diagnostic {
+    let stored = &binding.catalog.tensors[tensor];
+    let rule = &binding.pair.layout(Side::Source).rules[rule];
+    Diagnostic::error("bind/rank", "a tensor with another number of axes than its rule")
+        .file(&binding.catalog.path)
+        .tensor(&stored.key)
+        .rule(&rule.expr.span)
+        .expected(format!("{}: `{}`", axes(rule.expr.dims.len()), rule.expr))
+        .found(format!("{}: {}", axes(stored.shape.len()), shape(&stored.shape)))
+        .help("the tensor is another one than the rule means, or the source layout is another one; --drop leaves it out")
+}
+
+fn axes(count: usize) -> String {
+    if count == 1 { "1 axis".into() } else { format!("{count} axes") }
+}
+
+/// Writes a shape, `[96, 60]`.
+pub(super) fn shape(shape: &[u64]) -> String {
+    format!("[{}]", shape.iter().map(u64::to_string).collect::<Vec<_>>().join(", "))
+}
+
+/// Indices in names that are not 0, 1, 2, ….
+pub(super) fn index_gap(
+    binding: &Binding<'_>,
+    rule: usize,
+    module: u32,
+    axis: AxisId,
+    others: &[(AxisId, u64)],
+    indices: &BTreeMap<u64, usize>,
+) -> Diagnostic {
+    let template = &binding.pair.layout(Side::Source).rules[rule].template;
+    let last = indices.last_key_value().map_or(0, |(last, _)| *last);
+    let missing = (0..last).filter(|index| !indices.contains_key(index)).take(64).map(|index| {
+        let mut indices = others.to_vec();
+        indices.push((axis, index));
+        name_of(binding, template, module, &indices)
+    });
+    let mut error = Diagnostic::error("bind/index-gap", "a number is missing in a list of tensors")
+        .file(&binding.catalog.path)
+        .rule(&template.span)
+        .expected(format!("`{}` from 0 to {last}", binding.pair.name(axis)))
+        .found(format!("{} of {} numbers", indices.len(), last.saturating_add(1)))
+        .help("complete the checkpoint, or allow the gap with `--allow index-gap`");
+    error.tensors = missing.collect();
+    error
+}
+
+fn name_of(
+    binding: &Binding<'_>,
+    template: &crate::mapping::key::Template,
+    module: u32,
+    indices: &[(AxisId, u64)],
+) -> String {
+    let mut captures = Captures { paths: binding.keys.modules[module as usize].clone(), indices: Vec::new() };
+    for axis in template.axes() {
+        let id = binding.pair.find(axis);
+        let index = indices.iter().find(|(other, _)| Some(*other) == id).map_or(0, |(_, index)| *index);
+        captures.indices.push((axis.to_owned(), index));
+    }
+    captures.indices.sort();
+    template.print(&captures).map_or_else(|_| template.to_string(), |(_, key)| key)
+}
+
+/// A parameter is missing in a module that has others.
+pub(super) fn missing(
+    binding: &Binding<'_>,
+    param: ParamId,
+    module: u32,
+    values: &[(AxisId, u64)],
+) -> Diagnostic {
+    let source = binding.pair.layout(Side::Source);
+    let name = &binding.pair.mapping.params.keys()[param];
+    let mut error =
+        Diagnostic::error("bind/missing", format!("`{name}` is missing")).file(&binding.catalog.path);
+    let rule = source.rules.iter().find(|rule| rule.expr.params().contains(&name.as_str()));
+    let Some(rule) = rule else {
+        return error.rule(&source.span).found(format!("the layout `{}` has no tensor for it", source.name));
+    };
+    let key = name_of(binding, &rule.template, module, values);
+    let known = binding.keys.kept.iter().map(|(tensor, _)| binding.catalog.tensors[*tensor].key.as_str());
+    let near = nearest(&key, known).map(str::to_owned);
+    error = error.rule(&rule.template.span).expected("a tensor of this name");
+    if let Some(near) = near {
+        error = error.found(format!("the nearest name is `{near}`"));
+    }
+    error.tensor(key).help("complete the checkpoint, or convert without what needs it: `--allow missing`")
+}
+
+/// Facts about sizes that do not fit together.
+pub(super) fn contradictions(binding: &Binding<'_>, unknowns: &Unknowns<'_>, errors: &mut Collector) {
+    for contradiction in &unknowns.solver.contradictions {
+        match contradiction {
+            Contradiction::Values { var, first, second } => {
+                let axis = binding.pair.name(unknowns.axes[var.0 as usize].0);
+                let mut error = Diagnostic::error("bind/size-conflict", format!("`{axis}` cannot have two sizes"))
+                    .file(&binding.catalog.path)
+                    .expected(format!("`{axis}` = {}", value(binding, unknowns, *first)))
+                    .found(format!("`{axis}` = {}", value(binding, unknowns, *second)))
+                    .help("the two must agree: correct the option or the config, or choose layouts that store them apart");
+                for (_, origin) in [first, second] {
+                    error = at_origin(binding, unknowns, error, *origin);
+                }
+                errors.push(error);
+            }
+            Contradiction::Equation { origin, polynomial, number } => {
+                errors.push(equation(binding, unknowns, *origin, polynomial, *number));
+            }
+        }
+    }
+}
+
+fn value(binding: &Binding<'_>, unknowns: &Unknowns<'_>, (value, origin): (u64, Origin)) -> String {
+    format!("{value} ({})", origin_text(binding, unknowns, origin))
+}
+
+/// Says in words where a fact comes from.
+fn origin_text(binding: &Binding<'_>, unknowns: &Unknowns<'_>, origin: Origin) -> String {
+    let tensors = &binding.catalog.tensors;
+    match &unknowns.facts[origin as usize] {
+        Fact::Option => "--axis".into(),
+        Fact::Config { key } => key.clone(),
+        Fact::Recorded => "recorded in the file".into(),
+        Fact::Fixed => "fixed by the mapping".into(),
+        Fact::Rule { span } => format!("rule at {}", span.place()),
+        Fact::Shape { tensor, .. } => {
+            format!("`{}` {}", tensors[*tensor].key, shape(&tensors[*tensor].shape))
+        }
+        Fact::Names { tensor } => format!("names up to `{}`", tensors[*tensor].key),
+        Fact::Definition { axis } => format!("the definition of `{}`", binding.pair.name(*axis)),
+    }
+}
+
+fn at_origin(
+    binding: &Binding<'_>,
+    unknowns: &Unknowns<'_>,
+    mut error: Diagnostic,
+    origin: Origin,
+) -> Diagnostic {
+    let (tensor, rule) = match &unknowns.facts[origin as usize] {
+        Fact::Shape { tensor, rule, .. } => (*tensor, Some(*rule)),
+        Fact::Names { tensor } => (*tensor, None),
+        _ => return error,
+    };
+    error = error.tensor(&binding.catalog.tensors[tensor].key);
+    match rule {
+        Some(rule) if error.rule.is_none() => {
+            error.rule(&binding.pair.layout(Side::Source).rules[rule].expr.span)
+        }
+        _ => error,
+    }
+}
+
+fn equation(
+    binding: &Binding<'_>,
+    unknowns: &Unknowns<'_>,
+    origin: Origin,
+    polynomial: &Polynomial,
+    number: u64,
+) -> Diagnostic {
+    let mut vars: Vec<Var> = polynomial.iter().flat_map(|monomial| monomial.vars.iter().copied()).collect();
+    vars.sort_unstable();
+    vars.dedup();
+    let known = |var: &Var| {
+        let value = unknowns.solver.value(*var)?;
+        let origin = origin_text(binding, unknowns, unknowns.solver.origin(*var)?);
+        Some(format!("`{}` = {value} ({origin})", binding.pair.name(unknowns.axes[var.0 as usize].0)))
+    };
+    let known: Vec<String> = vars.iter().filter_map(known).collect();
+    let fits: Vec<String> = vars
+        .iter()
+        .filter(|var| {
+            let origin = unknowns.solver.origin(**var).map(|origin| &unknowns.facts[origin as usize]);
+            matches!(origin, Some(Fact::Option | Fact::Config { .. } | Fact::Recorded | Fact::Rule { .. }))
+        })
+        .filter_map(|&var| {
+            let fitting = fitting(unknowns, var, &vars, polynomial, number);
+            let axis = binding.pair.name(unknowns.axes[var.0 as usize].0);
+            (!fitting.is_empty()).then(|| format!("`{axis}` = {}", list(&fitting)))
+        })
+        .collect();
+    let help = if fits.is_empty() {
+        "give the right sizes with --axis, or choose the layout that the checkpoint has".to_owned()
+    } else {
+        format!("what would fit: {}", fits.join("; or "))
+    };
+    let stated = known.join(", ");
+    match &unknowns.facts[origin as usize] {
+        Fact::Shape { tensor, rule, dim } => {
+            let stored = &binding.catalog.tensors[*tensor];
+            let rule = &binding.pair.layout(Side::Source).rules[*rule];
+            let expr = &rule.expr.dims[*dim];
+            Diagnostic::error("bind/indivisible", format!("{number} does not fit `{expr}`"))
+                .file(&binding.catalog.path)
+                .tensor(&stored.key)
+                .rule(&expr.span)
+                .expected(if stated.is_empty() {
+                    format!("`{expr}`")
+                } else {
+                    format!("`{expr}` with {stated}")
+                })
+                .found(format!("axis {dim} of {}", shape(&stored.shape)))
+                .help(help)
+        }
+        Fact::Definition { axis } => {
+            let axis = binding.pair.name(*axis);
+            let declared = binding.pair.mapping.axes.get(axis).map(|axis| &axis.span);
+            let mut error = Diagnostic::error(
+                "bind/indivisible",
+                format!("`{axis}` = {number} does not fit its definition"),
+            )
+            .file(&binding.catalog.path)
+            .found(stated)
+            .help(help);
+            if let Some(span) = declared {
+                error = error.rule(span);
+            }
+            error
+        }
+        _ => Diagnostic::error("bind/indivisible", format!("{number} does not fit: {stated}")).help(help),
+    }
+}
+
+/// Returns the sizes of one unknown with which the equation could hold, the other sizes as they are.
+fn fitting(
+    unknowns: &Unknowns<'_>,
+    var: Var,
+    vars: &[Var],
+    polynomial: &Polynomial,
+    number: u64,
+) -> Vec<u64> {
+    let mut solver = Solver::default();
+    let mut renamed: IndexMap<Var, Var> = IndexMap::new();
+    for &other in vars {
+        let root = unknowns.solver.root(other);
+        let fresh = *renamed.entry(root).or_insert_with(|| solver.var());
+        if let Some(value) = unknowns.solver.value(root).filter(|_| root != unknowns.solver.root(var)) {
+            solver.set(fresh, value, 0);
+        }
+    }
+    let mut polynomial = polynomial.clone();
+    for monomial in &mut polynomial {
+        for var in &mut monomial.vars {
+            *var = renamed[&unknowns.solver.root(*var)];
+        }
+        monomial.vars.sort_unstable();
+    }
+    solver.equation(Equation { polynomial, side: Equal::Number(number), origin: 0 });
+    solver.candidates(renamed[&unknowns.solver.root(var)], number.min(4096))
+}
+
+fn list(values: &[u64]) -> String {
+    let shown: Vec<String> = values.iter().take(16).map(u64::to_string).collect();
+    if values.len() > 16 { format!("{}, …", shown.join(", ")) } else { shown.join(", ") }
+}
+
+/// Sizes that stay open, collected over all tensors that need them.
+#[derive(Default)]
+pub(super) struct Open {
+    /// Per axis: an unknown, and for each tensor its key and the rule's place.
+    axes: IndexMap<AxisId, (Var, Vec<(String, Span)>)>,
+    overflows: Vec<(String, Span)>,
+}
+
+impl Open {
+    pub(super) fn add(
+        &mut self,
+        binding: &Binding<'_>,
+        unknowns: &Unknowns<'_>,
+        error: LowerError,
+        side: Side,
+        rule: usize,
+        tensor: &str,
+    ) {
+        let place = (tensor.to_owned(), binding.pair.layout(side).rules[rule].expr.span.clone());
+        match error {
+            LowerError::Open(var) => {
+                let axis = unknowns.axes[var.0 as usize].0;
+                self.axes.entry(axis).or_insert((var, Vec::new())).1.push(place);
+            }
+            LowerError::Overflow => self.overflows.push(place),
+        }
+    }
+
+    pub(super) fn report(self, binding: &Binding<'_>, unknowns: &Unknowns<'_>, errors: &mut Collector) {
+        for (axis, (var, places)) in self.axes {
+            let name = binding.pair.name(axis);
+            let layouts = [binding.pair.layout(Side::Source), binding.pair.layout(Side::Target)];
+            let about = layouts
+                .iter()
+                .find_map(|layout| binding.pair.mapping.axis(layout, name))
+                .map(|axis| &axis.about);
+            let keys =
+                binding.pair.layout(Side::Source).config.get(name).map(|entry| entry.keys.join("` or `"));
+            let limit = places.iter().filter_map(|(key, _)| {
+                let tensor: &TensorMeta = &binding.catalog.tensors[binding.catalog.find(key)?];
+                tensor.shape.iter().max().copied()
+            });
+            let candidates = unknowns.solver.candidates(var, limit.max().unwrap_or(0).min(4096));
+            let mut error = Diagnostic::error("bind/open-size", format!("the size of `{name}` is open"))
+                .file(&binding.catalog.path)
+                .rule(&places[0].1)
+                .found("no --axis, no config entry, no record and no shape tells it")
+                .help(match keys {
+                    Some(keys) => {
+                        format!("give it with --axis {name}=N, or with --config FILE that has `{keys}`")
+                    }
+                    None => format!("give it with --axis {name}=N"),
+                });
+            if let Some(about) = about.filter(|about| !about.is_empty()) {
+                error.message = format!("the size of `{name}` is open ({about})");
+            }
+            if !candidates.is_empty() {
+                error = error.expected(format!("one of the values that fit: {}", list(&candidates)));
+            }
+            error.tensors = places.into_iter().map(|(key, _)| key).collect();
+            errors.push(error);
+        }
+        for (key, span) in self.overflows {
+            errors.push(
+                Diagnostic::error("bind/overflow", "a tensor of more elements than a file can hold")
+                    .tensor(key)
+                    .rule(&span)
+                    .help("correct the sizes given with --axis or the config"),
+            );
+        }
+    }
+}
+
+/// Lists every axis with the values that it has, and where each came from first.
+pub(super) fn sizes(binding: &Binding<'_>, unknowns: &Unknowns<'_>) -> Vec<Size> {
+    let mut sizes: IndexMap<(AxisId, u64), Size> = IndexMap::new();
+    for (number, (axis, _)) in unknowns.axes.iter().enumerate() {
+        let var = Var(number as u32);
+        if let (Some(value), Some(origin)) = (unknowns.solver.value(var), unknowns.solver.origin(var)) {
+            let name = binding.pair.name(*axis);
+            if matches!(unknowns.facts[origin as usize], Fact::Fixed) {
+                continue;
+            }
+            sizes.entry((*axis, value)).or_insert_with(|| Size {
+                axis: name.to_owned(),
+                value,
+                origin: origin_text(binding, unknowns, origin),
+            });
+        }
+    }
+    sizes.sort_keys();
+    sizes.into_values().collect()
+}

@@ -1,0 +1,102 @@
+//! Sizes that are known without shapes: from the command line, the config and the file's own record.
+
+use super::Binding;
+use super::options::BindOptions;
+use super::pair::{Pair, Side};
+use super::sizes::Var;
+use super::unknowns::{Fact, Given, Unknowns};
+use crate::diag::{Collector, Diagnostic, nearest};
+use crate::mapping::arith::Formula;
+use crate::span::Span;
+
+/// Collects the sizes that hold for every instance, in order of precedence.
+pub(crate) fn given(pair: &Pair<'_>, options: &BindOptions, errors: &mut Collector) -> Given {
+    let mut given = Given::default();
+    for (name, size) in &options.axes {
+        match pair.find(name) {
+            Some(axis) => given.entry(axis).or_default().push((*size, Fact::Option)),
+            None => {
+                let known: Vec<&str> = pair.mapping.axes.keys().map(String::as_str).collect();
+                let error =
+                    Diagnostic::error("bind/unknown-axis", format!("--axis {name}={size}: no axis `{name}`"));
+                errors.push(error.help(match nearest(name, known.iter().copied()) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("the family has {}", known.join(", ")),
+                }));
+            }
+        }
+    }
+    for (name, entry) in &pair.source.config {
+        let Some(config) = &options.config else { break };
+        let Some(axis) = pair.find(name) else { continue };
+        let Some((key, value)) = entry.keys.iter().find_map(|key| Some((key, config.get(key)?))) else {
+            continue;
+        };
+        match value.as_u64() {
+            Some(size) => {
+                let fact = Fact::Config { key: format!("{} `{key}`", config.name) };
+                given.entry(axis).or_default().push((size, fact));
+            }
+            None => errors.push(
+                Diagnostic::error(
+                    "bind/config-value",
+                    format!("the config's `{key}` is no size for `{name}`"),
+                )
+                .rule(&entry.span)
+                .expected("a whole number")
+                .found(value.to_string())
+                .help(format!("correct {}, or give the size with --axis {name}=N", config.name)),
+            ),
+        }
+    }
+    for (name, size) in &options.recorded {
+        if let Some(axis) = pair.find(name) {
+            given.entry(axis).or_default().push((*size, Fact::Recorded));
+        }
+    }
+    given
+}
+
+impl Binding<'_> {
+    /// Applies, one by one, the rules for sizes that nothing else tells: what the framework takes for a missing config
+    /// entry, and what a layout fixes.
+    pub(super) fn apply_rules(&self, unknowns: &mut Unknowns<'_>) {
+        let source = self.pair.layout(Side::Source);
+        let target = self.pair.layout(Side::Target);
+        let absent = source.config.iter().filter(|_| self.options.config.is_some());
+        let absent = absent.filter_map(|(name, entry)| Some((name, entry.absent.as_ref()?, &entry.span)));
+        let fixed = source.defaults.iter().chain(&target.defaults);
+        let fixed = fixed.map(|(name, default)| (name, &default.value, &default.span));
+        let rules: Vec<(&String, &Formula, &Span)> = absent.chain(fixed).collect();
+        unknowns.solver.solve();
+        for (name, formula, span) in rules {
+            let Some(axis) = self.pair.find(name) else { continue };
+            let open: Vec<usize> = (0..unknowns.axes.len())
+                .filter(|&var| {
+                    unknowns.axes[var].0 == axis && unknowns.solver.value(Var(var as u32)).is_none()
+                })
+                .collect();
+            for number in open {
+                let var = Var(number as u32);
+                if unknowns.solver.value(var).is_some() {
+                    continue;
+                }
+                let scopes = unknowns.axes[number].1;
+                let other = formula.as_axis().and_then(|name| self.pair.find(name));
+                if let Some(other) = other.map(|axis| unknowns.var(scopes, axis)) {
+                    unknowns.solver.unify(var, other);
+                    continue;
+                }
+                let size = formula.eval_size(&|name| {
+                    let axis = self.pair.find(name)?;
+                    unknowns.solver.value(unknowns.known_var(scopes, axis)?)
+                });
+                if let Some(size) = size {
+                    let origin = unknowns.fact(Fact::Rule { span: span.clone() });
+                    unknowns.solver.set(var, size, origin);
+                }
+            }
+            unknowns.solver.solve();
+        }
+    }
+}

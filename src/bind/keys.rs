@@ -1,0 +1,277 @@
+//! Every stored tensor to its rule.
+
+use indexmap::IndexMap;
+use rustc_hash::FxHashMap;
+
+use super::options::{Allow, BindOptions};
+use super::{DropReason, Dropped};
+use crate::catalog::Catalog;
+use crate::diag::{Collector, Diagnostic, nearest};
+use crate::mapping::key::{Captures, Template};
+use crate::mapping::{Condition, Layout, Mapping, Unmapped};
+
+/// A stored tensor and the rule that matches it.
+#[derive(Clone, Debug)]
+pub(crate) struct Matched {
+    pub(crate) tensor: usize,
+    pub(crate) rule: usize,
+    /// The module, an index into [`Keys::modules`].
+    pub(crate) module: u32,
+    pub(crate) captures: Captures,
+}
+
+/// All names of a checkpoint, sorted out.
+#[derive(Debug, Default)]
+pub(crate) struct Keys {
+    pub(crate) matched: Vec<Matched>,
+    /// Captured paths of each module.
+    pub(crate) modules: Vec<Vec<(String, Vec<String>)>>,
+    /// Tensors that pass through, with their new names.
+    pub(crate) kept: Vec<(usize, String)>,
+    pub(crate) dropped: Vec<Dropped>,
+}
+
+/// Returns whether the rules of a config hold; an unknown config is `None`.
+pub(crate) fn holds(conditions: &[Condition], options: &BindOptions) -> Option<bool> {
+    if conditions.is_empty() {
+        return Some(true);
+    }
+    let config = options.config.as_ref()?;
+    let null = serde_json::Value::Null;
+    Some(conditions.iter().all(|condition| {
+        let value = config.get(&condition.key).unwrap_or(&null);
+        condition.allowed.iter().any(|allowed| {
+            allowed == value || matches!((allowed.as_f64(), value.as_f64()), (Some(a), Some(b)) if a == b)
+        })
+    }))
+}
+
+pub(crate) fn sort_out(
+    mapping: &Mapping,
+    layout: &Layout,
+    catalog: &Catalog,
+    options: &BindOptions,
+    errors: &mut Collector,
+) -> Keys {
+    let mut keys = Keys::default();
+    let mut modules: IndexMap<Vec<(String, Vec<String>)>, u32> = IndexMap::new();
+    let mut unmatched: Vec<(usize, String)> = Vec::new();
+    let names = strip_prefixes(catalog, options, errors);
+    let active: Vec<bool> =
+        layout.rules.iter().map(|rule| holds(&rule.when, options).unwrap_or(true)).collect();
+    for (tensor, name) in names.iter().enumerate() {
+        let stored = &catalog.tensors[tensor];
+        if options.drop.as_ref().is_some_and(|globs| globs.is_match(&stored.key)) {
+            keys.dropped.push(Dropped { tensor, reason: DropReason::Drop, rule: None });
+            continue;
+        }
+        if options.only.as_ref().is_some_and(|globs| !globs.is_match(&stored.key)) {
+            keys.dropped.push(Dropped { tensor, reason: DropReason::NotOnly, rule: None });
+            continue;
+        }
+        let file = catalog.files[stored.file].file_name().unwrap_or_default().to_string_lossy();
+        let mut found =
+            layout.rules.iter().enumerate().filter(|(rule, _)| active[*rule]).filter_map(|(rule, held)| {
+                held.template.matches(&file, name).map(|captures| (rule, captures))
+            });
+        let Some((rule, captures)) = found.next() else {
+            match layout.ignore.iter().find(|template| template.matches(&file, name).is_some()) {
+                Some(ignored) => {
+                    let rule = Some(ignored.span.clone());
+                    keys.dropped.push(Dropped { tensor, reason: DropReason::Ignored, rule });
+                }
+                None => unmatched.push((tensor, name.clone())),
+            }
+            continue;
+        };
+        if let Some((other, _)) = found.next() {
+            errors.push(
+                Diagnostic::error("bind/ambiguous", "two rules match one tensor")
+                    .file(&catalog.path)
+                    .tensor(&stored.key)
+                    .rule(&layout.rules[rule].template.span)
+                    .related(&layout.rules[other].template.span, "this one matches too")
+                    .help("make one of the two templates more specific"),
+            );
+        }
+        let next = modules.len() as u32;
+        let module = *modules.entry(captures.paths.clone()).or_insert(next);
+        keys.matched.push(Matched { tensor, rule, module, captures });
+    }
+    drop_unanchored(mapping, layout, modules.len(), &mut keys, &mut unmatched, &names);
+    keys.modules = modules.into_keys().collect();
+    if keys.matched.is_empty() {
+        nothing_matched(mapping, layout, catalog, &names, &keys, errors);
+    } else if mapping.unmapped == Unmapped::Error && !options.allows(Allow::Unmatched) {
+        for (tensor, name) in &unmatched {
+            errors.push(unmatched_tensor(layout, catalog, *tensor, name));
+        }
+    }
+    keys.kept = unmatched;
+    keys
+}
+
+/// A module without any of the family's anchors is another module whose tensors happen to have such names
+/// (`mlp.c_proj` beside `attn.c_proj`); it passes through.
+fn drop_unanchored(
+    mapping: &Mapping,
+    layout: &Layout,
+    modules: usize,
+    keys: &mut Keys,
+    unmatched: &mut Vec<(usize, String)>,
+    names: &[String],
+) {
+    if mapping.anchors.is_empty() {
+        return;
+    }
+    let mut anchored = vec![false; modules];
+    for matched in &keys.matched {
+        let params = layout.rules[matched.rule].expr.params();
+        anchored[matched.module as usize] |=
+            mapping.anchors.iter().any(|anchor| params.contains(&anchor.as_str()));
+    }
+    keys.matched.retain(|matched| {
+        let keep = anchored[matched.module as usize];
+        if !keep {
+            unmatched.push((matched.tensor, names[matched.tensor].clone()));
+        }
+        keep
+    });
+    unmatched.sort_unstable();
+}
+
+/// Removes wrapper prefixes: component by component, as often as they stand there, and from all names or none.
+fn strip_prefixes(catalog: &Catalog, options: &BindOptions, errors: &mut Collector) -> Vec<String> {
+    let strip = |key: &str| {
+        let mut rest = key;
+        while let Some(shorter) = options.strip_prefix.iter().find_map(|prefix| {
+            let behind = rest.strip_prefix(prefix.trim_end_matches(['.', '/']))?;
+            behind.strip_prefix(['.', '/']).filter(|behind| !behind.is_empty())
+        }) {
+            rest = shorter;
+        }
+        rest.to_owned()
+    };
+    let names: Vec<String> = catalog.tensors.iter().map(|tensor| strip(&tensor.key)).collect();
+    if options.strip_prefix.is_empty() {
+        return names;
+    }
+    let bare: Vec<&str> = catalog
+        .tensors
+        .iter()
+        .zip(&names)
+        .filter(|(tensor, name)| tensor.key == **name)
+        .map(|(tensor, _)| tensor.key.as_str())
+        .collect();
+    let mixed = bare.len() < names.len() && options.allows(Allow::MixedPrefix);
+    if !bare.is_empty() && !mixed {
+        let mut error = Diagnostic::error("bind/prefix", "tensors without the prefix that is to be stripped")
+            .file(&catalog.path)
+            .expected(format!("every name to begin with {}", options.strip_prefix.join(" or ")))
+            .found(format!("{} of {} names do not", bare.len(), names.len()))
+            .help("leave --strip-prefix out, or allow it with `--allow mixed-prefix`");
+        error.tensors = bare.iter().map(|&key| key.to_owned()).collect();
+        errors.push(error);
+    }
+    names
+}
+
+fn nothing_matched(
+    mapping: &Mapping,
+    layout: &Layout,
+    catalog: &Catalog,
+    names: &[String],
+    keys: &Keys,
+    errors: &mut Collector,
+) {
+    let total = names.len();
+    let mut error = Diagnostic::error("bind/nothing", format!("0 of {total} source tensors matched"))
+        .file(&catalog.path)
+        .rule(&layout.span);
+    let taken: Vec<&String> = {
+        let gone: Vec<usize> = keys.dropped.iter().map(|dropped| dropped.tensor).collect();
+        names.iter().enumerate().filter(|(tensor, _)| !gone.contains(tensor)).map(|(_, name)| name).collect()
+    };
+    let best = mapping
+        .layouts
+        .values()
+        .filter(|other| other.name != layout.name)
+        .map(|other| {
+            let hits = taken.iter().filter(|name| {
+                other
+                    .rules
+                    .iter()
+                    .any(|rule| rule.template.file.is_none() && rule.template.matches("", name).is_some())
+            });
+            (hits.count(), other)
+        })
+        .max_by_key(|(hits, _)| *hits)
+        .filter(|(hits, _)| *hits > 0);
+    if total == 0 {
+        error = error.help("the checkpoint is empty; nothing can be converted");
+    } else if let Some((hits, other)) = best {
+        error = error
+            .help(format!("the layout `{}` matches {hits} of them: try --from {}", other.name, other.name));
+    } else if let Some((name, template)) = nearest_pair(layout, &taken) {
+        error = error.found(format!("the nearest is `{name}`")).help(format!(
+            "it should look like `{template}`; --strip-prefix removes a prefix, `qkvconv mapping list` shows the layouts"
+        ));
+    } else {
+        error = error.help("`qkvconv mapping list` shows the layouts and their names");
+    }
+    errors.push(error);
+}
+
+fn nearest_pair<'a>(layout: &'a Layout, names: &[&'a String]) -> Option<(&'a str, String)> {
+    names.iter().take(200).find_map(|name| {
+        let shapes = layout.rules.iter().map(|rule| (print_as(&rule.template, name), &rule.template));
+        let shapes: Vec<(String, &Template)> = shapes.collect();
+        let near = nearest(name, shapes.iter().map(|(shape, _)| shape.as_str()))?;
+        let (_, template) = shapes.iter().find(|(shape, _)| shape == near)?;
+        Some((name.as_str(), template.to_string()))
+    })
+}
+
+fn unmatched_tensor(layout: &Layout, catalog: &Catalog, tensor: usize, name: &str) -> Diagnostic {
+    let error = Diagnostic::error("bind/unmatched", "no rule matches this tensor")
+        .file(&catalog.path)
+        .tensor(&catalog.tensors[tensor].key)
+        .rule(&layout.span);
+    let shapes: FxHashMap<String, &Template> =
+        layout.rules.iter().map(|rule| (print_as(&rule.template, name), &rule.template)).collect();
+    let near = nearest(name, shapes.keys().map(String::as_str)).and_then(|shape| shapes.get(shape));
+    match near {
+        Some(template) => error.help(format!(
+            "the nearest rule is `{template}`; leave the tensor out with --drop, or pass it through with --allow unmatched"
+        )),
+        None => error.help("leave it out with --drop, or pass it through with --allow unmatched"),
+    }
+}
+
+/// Writes a template with the name's own indices and leading path, for comparing the two.
+fn print_as(template: &Template, name: &str) -> String {
+    use crate::mapping::key::Piece;
+    let fixed: usize = template
+        .key
+        .iter()
+        .map(|piece| match piece {
+            Piece::Literal(text) => text.len(),
+            Piece::Axis { .. } => 1,
+            Piece::Path { .. } => 0,
+        })
+        .sum();
+    let mut numbers = name.split(|c: char| !c.is_ascii_digit()).filter(|number| !number.is_empty());
+    let mut text = String::new();
+    for piece in &template.key {
+        match piece {
+            Piece::Literal(literal) => text.push_str(literal),
+            Piece::Axis { .. } => text.push_str(numbers.next().unwrap_or("0")),
+            Piece::Path { .. } => {
+                let length = name.len().saturating_sub(fixed);
+                let end = (0..=length).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);
+                text.push_str(&name[..end]);
+            }
+        }
+    }
+    text
+}

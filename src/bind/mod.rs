@@ -1,0 +1,228 @@
+//! Two layouts meet one checkpoint: every name to its rule, every axis to its size, on headers alone.
+//!
+//! [`bind`] returns all blocks of all source and target tensors on common coordinates, or every error that there is.
+
+mod explain;
+mod gaps;
+mod given;
+mod keys;
+mod lower;
+mod options;
+mod pair;
+mod sizes;
+mod source;
+mod target;
+mod unknowns;
+
+pub use lower::{Block, Content, Coordinate, Digit};
+pub use options::{Allow, BindOptions, Config};
+
+use rustc_hash::FxHashMap;
+
+use crate::catalog::Catalog;
+use crate::diag::{Collector, Diagnostic, Errors};
+use crate::dtype::Dtype;
+use crate::mapping::{Layout, Mapping};
+use crate::span::Span;
+use pair::{AxisId, Pair, ParamId};
+use unknowns::{Scopes, Unknowns};
+
+/// A checkpoint bound to a source layout, and the target layout's tensors that follow from it.
+#[derive(Debug)]
+pub struct Bound {
+    /// The source tensors that hold parameters.
+    pub sources: Vec<SourceTensor>,
+    /// The target tensors that hold parameters.
+    pub targets: Vec<TargetTensor>,
+    /// Source tensors that pass through, each with its name in the output.
+    pub kept: Vec<(usize, String)>,
+    /// Source tensors that are left out.
+    pub dropped: Vec<Dropped>,
+    /// Parameter instances that the target has no place for because zeros may stand for them; they must be zeros.
+    pub unplaced: Vec<usize>,
+    /// The names of the parameters.
+    pub params: Vec<String>,
+    /// All parameter instances.
+    pub instances: Vec<InstanceInfo>,
+    /// All sizes, one entry per axis and value.
+    pub sizes: Vec<Size>,
+    /// What is odd but harmless.
+    pub warnings: Vec<Diagnostic>,
+    /// Captured paths of each module, written with dots.
+    pub modules: Vec<String>,
+}
+
+/// One parameter of one module, or of one layer where both layouts keep layers apart.
+#[derive(Clone, Debug)]
+pub struct InstanceInfo {
+    /// The parameter, an index into [`Bound::params`].
+    pub param: usize,
+    /// The module, an index into [`Bound::modules`].
+    pub module: usize,
+    /// The source tensors that hold it, indices into [`Bound::sources`].
+    pub sources: Vec<usize>,
+}
+
+/// A source tensor that holds parameters.
+#[derive(Clone, Debug)]
+pub struct SourceTensor {
+    /// The tensor, an index into [`Catalog::tensors`].
+    pub tensor: usize,
+    /// Its rule's place.
+    pub rule: Span,
+    /// Its blocks.
+    pub blocks: Vec<Block>,
+    /// The instance of each parameter that it holds.
+    pub instances: Vec<(usize, usize)>,
+    /// `stored = parameter * scale + offset`.
+    pub affine: (f64, f64),
+}
+
+/// A target tensor that holds parameters.
+#[derive(Clone, Debug)]
+pub struct TargetTensor {
+    /// Its name.
+    pub key: String,
+    /// The type of its elements.
+    pub dtype: Dtype,
+    /// Its shape.
+    pub shape: Vec<u64>,
+    /// Its rule's place.
+    pub rule: Span,
+    /// Its blocks.
+    pub blocks: Vec<Block>,
+    /// The instance of each parameter that it holds; a parameter without one is filled with zeros.
+    pub instances: Vec<(usize, usize)>,
+    /// `stored = parameter * scale + offset`.
+    pub affine: (f64, f64),
+}
+
+/// A source tensor that is left out.
+#[derive(Clone, Debug)]
+pub struct Dropped {
+    /// The tensor, an index into [`Catalog::tensors`].
+    pub tensor: usize,
+    /// Why.
+    pub reason: DropReason,
+    /// The mapping entry that says so, if one does.
+    pub rule: Option<Span>,
+}
+
+/// Why a tensor is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// `--drop`
+    Drop,
+    /// Not among `--only`.
+    NotOnly,
+    /// The layout ignores it.
+    Ignored,
+}
+
+impl DropReason {
+    /// Returns the reason in words.
+    pub fn text(self) -> &'static str {
+        match self {
+            DropReason::Drop => "dropped by --drop",
+            DropReason::NotOnly => "not among --only",
+            DropReason::Ignored => "ignored by the layout",
+        }
+    }
+}
+
+/// The size of an axis and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// The axis.
+    pub axis: String,
+    /// Its size.
+    pub value: u64,
+    /// Where it came from, in words.
+    pub origin: String,
+}
+
+/// What a source tensor's name and rule say of it.
+struct Held {
+    tensor: usize,
+    rule: usize,
+    module: u32,
+    /// Indices of the name's axes.
+    indices: Vec<(AxisId, u64)>,
+    /// Per parameter of the rule.
+    scopes: Vec<Scopes>,
+    instances: Vec<usize>,
+}
+
+/// The instances of parameters, as they are found.
+#[derive(Default)]
+struct Instances {
+    ids: FxHashMap<(u32, ParamId, Vec<(AxisId, u64)>), usize>,
+    /// Per instance: module, parameter and instance indices.
+    all: Vec<(u32, ParamId, Vec<(AxisId, u64)>)>,
+    /// Per instance: the source tensors, indices into the catalog.
+    tensors: Vec<Vec<usize>>,
+    /// The instances of each parameter of each module.
+    by_module: FxHashMap<(u32, ParamId), Vec<usize>>,
+}
+
+impl Instances {
+    fn add(&mut self, module: u32, param: ParamId, values: &[(AxisId, u64)], tensor: usize) -> usize {
+        let key = (module, param, values.to_vec());
+        let id = *self.ids.entry(key.clone()).or_insert(self.all.len());
+        if id == self.all.len() {
+            self.all.push(key);
+            self.tensors.push(Vec::new());
+            self.by_module.entry((module, param)).or_default().push(id);
+        }
+        self.tensors[id].push(tensor);
+        id
+    }
+
+    fn find(&self, module: u32, param: ParamId, values: &[(AxisId, u64)]) -> Option<usize> {
+        self.ids.get(&(module, param, values.to_vec())).copied()
+    }
+}
+
+/// What the stages of binding share.
+struct Binding<'a> {
+    catalog: &'a Catalog,
+    options: &'a BindOptions,
+    pair: &'a Pair<'a>,
+    keys: keys::Keys,
+    instances: Instances,
+    held: Vec<Held>,
+}
+
+/// Binds a checkpoint to a source layout and derives the target layout's tensors.
+///
+/// # Errors
+/// Returns everything that headers can tell is wrong: names without a rule, missing parameters, gaps, sizes that do not
+/// fit or stay open, types that differ, two sources for one target.
+pub fn bind(
+    mapping: &Mapping,
+    source: &Layout,
+    target: &Layout,
+    catalog: &Catalog,
+    options: &BindOptions,
+) -> Result<Bound, Errors> {
+    let mut errors = Collector::default();
+    for (layout, what) in [(source, "source"), (target, "target")] {
+        explain::check_conditions(layout, what, options, &mut errors);
+    }
+    let keys = keys::sort_out(mapping, source, catalog, options, &mut errors);
+    gaps::check_paths(catalog, &keys, options, &mut errors);
+    let pair = Pair::new(mapping, source, target);
+    let given = given::given(&pair, options, &mut errors);
+    let mut unknowns = Unknowns::new(&pair, given);
+    let mut binding =
+        Binding { catalog, options, pair: &pair, keys, instances: Instances::default(), held: Vec::new() };
+    binding.read_sources(&mut unknowns, &mut errors);
+    unknowns.solver.solve();
+    let groups = binding.target_groups(&mut unknowns, &mut errors);
+    binding.apply_rules(&mut unknowns);
+    explain::contradictions(&binding, &unknowns, &mut errors);
+    let (bound, errors) = binding.finish(&mut unknowns, &groups, errors);
+    let (mut bound, warnings) = errors.finish(bound)?;
+    bound.warnings = warnings;
+    Ok(bound)
+}

@@ -1,0 +1,127 @@
+//! What the source's names and shapes say.
+
+use std::collections::BTreeMap;
+
+use indexmap::IndexMap;
+
+use super::options::Allow;
+use super::pair::{AxisId, ParamId, Side};
+use super::sizes::{Equation, Side as Equal};
+use super::unknowns::{Fact, Unknowns};
+use super::{Binding, Held, explain};
+use crate::diag::{Collector, Diagnostic};
+
+/// Tensors whose names differ in one axis alone: rule, module, the axis and the other indices.
+type List = (usize, u32, AxisId, Vec<(AxisId, u64)>);
+
+impl Binding<'_> {
+    /// Reads every matched tensor: its instances, and an equation per stored axis.
+    pub(super) fn read_sources(&mut self, unknowns: &mut Unknowns<'_>, errors: &mut Collector) {
+        let mut lists: IndexMap<List, BTreeMap<u64, usize>> = IndexMap::new();
+        for at in 0..self.keys.matched.len() {
+            let matched = &self.keys.matched[at];
+            let (tensor, rule, module) = (matched.tensor, matched.rule, matched.module);
+            let mut indices: Vec<(AxisId, u64)> = matched
+                .captures
+                .indices
+                .iter()
+                .filter_map(|(name, index)| Some((self.pair.find(name)?, *index)))
+                .collect();
+            indices.sort_unstable();
+            let prepared = &self.pair.source_rules[rule];
+            let mut scopes = Vec::with_capacity(prepared.params.len());
+            let mut instances = Vec::with_capacity(prepared.params.len());
+            for &param in &prepared.params {
+                let values = self.instance_values(param, &indices);
+                scopes.push(unknowns.scopes(module, param, &values));
+                instances.push(self.instances.add(module, param, &values, tensor));
+            }
+            for position in 0..indices.len() {
+                let mut others = indices.clone();
+                let (axis, index) = others.remove(position);
+                lists.entry((rule, module, axis, others)).or_default().insert(index, tensor);
+            }
+            let stored = &self.catalog.tensors[tensor];
+            if stored.shape.len() != prepared.dims.len() {
+                errors.push(explain::rank(self, tensor, rule));
+                continue;
+            }
+            unknowns.share(&prepared.dims, &scopes);
+            let of = |param: ParamId| {
+                scopes[prepared.params.iter().position(|&other| other == param).unwrap_or(0)]
+            };
+            for (dim, node) in prepared.dims.iter().enumerate() {
+                let polynomial = unknowns.node(node, scopes[0], &of);
+                let origin = unknowns.fact(Fact::Shape { tensor, rule, dim });
+                unknowns.solver.equation(Equation {
+                    polynomial,
+                    side: Equal::Number(stored.shape[dim]),
+                    origin,
+                });
+            }
+            self.held.push(Held { tensor, rule, module, indices, scopes, instances });
+        }
+        self.check_lists(&lists, unknowns, errors);
+    }
+
+    /// Returns the indices that tell a parameter's instances apart.
+    pub(super) fn instance_values(&self, param: ParamId, indices: &[(AxisId, u64)]) -> Vec<(AxisId, u64)> {
+        let axes = &self.pair.params[param].instance_axes;
+        indices.iter().filter(|(axis, _)| axes.contains(axis)).copied().collect()
+    }
+
+    /// Indices in names must be 0, 1, 2, …; for an axis that names enumerate they are its size.
+    fn check_lists(
+        &self,
+        lists: &IndexMap<List, BTreeMap<u64, usize>>,
+        unknowns: &mut Unknowns<'_>,
+        errors: &mut Collector,
+    ) {
+        for ((rule, module, axis, others), indices) in lists {
+            let Some((&last, &tensor)) = indices.last_key_value() else { continue };
+            let gap = last + 1 != indices.len() as u64;
+            if gap && !self.options.allows(Allow::IndexGap) {
+                errors.push(explain::index_gap(self, *rule, *module, *axis, others, indices));
+            }
+            let prepared = &self.pair.source_rules[*rule];
+            let name = self.pair.name(*axis);
+            for &param in &prepared.params {
+                let values = self.instance_values(param, others);
+                let scopes = unknowns.scopes(*module, param, &values);
+                if !self.pair.params[param].instance_axes.contains(axis) {
+                    let var = unknowns.var(scopes, *axis);
+                    let origin = unknowns.fact(Fact::Names { tensor });
+                    unknowns.solver.set(var, last + 1, origin);
+                } else if let Some((given, origin)) = given_size(self, name)
+                    && given != last + 1
+                    && !self.options.allows(Allow::IndexGap)
+                {
+                    errors.push(
+                        Diagnostic::error(
+                            "bind/index-count",
+                            format!("a list of tensors does not have `{name}` entries"),
+                        )
+                        .file(&self.catalog.path)
+                        .tensor(&self.catalog.tensors[tensor].key)
+                        .rule(&self.pair.layout(Side::Source).rules[*rule].template.span)
+                        .expected(format!("{given} ({origin})"))
+                        .found(format!("{}", last + 1))
+                        .help("complete the checkpoint, correct the size, or use `--allow index-gap`"),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Returns the size of an axis of instances that the command line, the config or the record gives.
+fn given_size(binding: &Binding<'_>, name: &str) -> Option<(u64, String)> {
+    let options = binding.options;
+    if let Some((_, size)) = options.axes.iter().find(|(axis, _)| axis == name) {
+        return Some((*size, format!("--axis {name}={size}")));
+    }
+    let entry = binding.pair.layout(Side::Source).config.get(name)?;
+    let config = options.config.as_ref()?;
+    let (key, value) = entry.keys.iter().find_map(|key| Some((key, config.get(key)?.as_u64()?)))?;
+    Some((value, format!("{} `{key}`", config.name)))
+}

@@ -1,0 +1,478 @@
+//! The target's tensors: which there are, what they hold, and the end of binding.
+
+use indexmap::IndexSet;
+use rustc_hash::FxHashMap;
+
+use super::keys::holds;
+use super::lower::{Instance, LowerError, lower};
+use super::options::Allow;
+use super::pair::{AxisId, ParamId, Side};
+use super::unknowns::{Scopes, Unknowns};
+use super::{Binding, Bound, InstanceInfo, SourceTensor, TargetTensor, explain};
+use crate::diag::{Collector, Diagnostic};
+use crate::dtype::Dtype;
+use crate::mapping::Rule;
+use crate::mapping::key::Captures;
+
+/// The tensors of one target rule in one module and instance; the other axes of its name are enumerated later.
+pub(super) struct Group {
+    rule: usize,
+    module: u32,
+    values: Vec<(AxisId, u64)>,
+    scopes: Vec<Scopes>,
+    /// Per parameter of the rule, where the source has it.
+    instances: Vec<Option<usize>>,
+}
+
+impl Binding<'_> {
+    /// Finds what the target will hold, and what is missing for it.
+    pub(super) fn target_groups(&self, unknowns: &mut Unknowns<'_>, errors: &mut Collector) -> Vec<Group> {
+        self.check_required(errors);
+        let layout = self.pair.layout(Side::Target);
+        let mut groups = Vec::new();
+        for (rule, prepared) in self.pair.target_rules.iter().enumerate() {
+            if self.is_spare_copy(rule) || holds(&layout.rules[rule].when, self.options) == Some(false) {
+                continue;
+            }
+            for module in 0..self.keys.modules.len() as u32 {
+                for values in self.tuples(module, &prepared.params) {
+                    let scopes: Vec<Scopes> = prepared
+                        .params
+                        .iter()
+                        .map(|&param| unknowns.scopes(module, param, &self.instance_values(param, &values)))
+                        .collect();
+                    let find = |&param: &ParamId| {
+                        self.instances.find(module, param, &self.instance_values(param, &values))
+                    };
+                    let instances: Vec<Option<usize>> = prepared.params.iter().map(find).collect();
+                    if instances.iter().all(Option::is_none) {
+                        continue;
+                    }
+                    unknowns.share(&prepared.dims, &scopes);
+                    // Asking for the sizes states what is known of the target's own axes.
+                    let of =
+                        |param| scopes[prepared.params.iter().position(|&other| other == param).unwrap_or(0)];
+                    for node in &prepared.dims {
+                        unknowns.node(node, scopes[0], &of);
+                    }
+                    for &axis in &prepared.key_axes {
+                        unknowns.var(scopes[0], axis);
+                    }
+                    groups.push(Group { rule, module, values, scopes, instances });
+                }
+            }
+        }
+        groups
+    }
+
+    /// Returns whether the rule is an optional copy of what another rule of the target holds.
+    fn is_spare_copy(&self, rule: usize) -> bool {
+        let rules = &self.pair.layout(Side::Target).rules;
+        let held_elsewhere = |param: &ParamId| {
+            self.pair
+                .target_rules
+                .iter()
+                .zip(rules)
+                .any(|(other, rule)| !rule.optional && other.params.contains(param))
+        };
+        rules[rule].optional && self.pair.target_rules[rule].params.iter().all(held_elsewhere)
+    }
+
+    /// Returns the instance indices under which any of the parameters is there, joined over the parameters.
+    fn tuples(&self, module: u32, params: &[ParamId]) -> IndexSet<Vec<(AxisId, u64)>> {
+        let mut tuples: IndexSet<Vec<(AxisId, u64)>> = IndexSet::new();
+        let most = params.iter().map(|&param| self.pair.params[param].instance_axes.len()).max().unwrap_or(0);
+        for &param in params.iter().filter(|&&param| self.pair.params[param].instance_axes.len() == most) {
+            for values in self.by_module(module, param) {
+                tuples.insert(values.clone());
+            }
+        }
+        // A rule all of whose parameters with these indices are missing still has those without.
+        if tuples.is_empty() {
+            for &param in params {
+                tuples.extend(self.by_module(module, param).cloned());
+            }
+        }
+        tuples
+    }
+
+    fn by_module(&self, module: u32, param: ParamId) -> impl Iterator<Item = &Vec<(AxisId, u64)>> {
+        let ids = self.instances.by_module.get(&(module, param)).map(Vec::as_slice).unwrap_or_default();
+        ids.iter().map(|&id| &self.instances.all[id].2)
+    }
+
+    /// Every required parameter must be there in every module, and in every layer where others of the layer are.
+    fn check_required(&self, errors: &mut Collector) {
+        if self.options.allows(Allow::Missing) {
+            return;
+        }
+        let mapping = self.pair.mapping;
+        for (param, (name, declared)) in mapping.params.iter().enumerate() {
+            if declared.optional {
+                continue;
+            }
+            if !self.pair.layout(Side::Source).holds(name) {
+                let layout = self.pair.layout(Side::Source);
+                errors.push(
+                    Diagnostic::error(
+                        "bind/no-place",
+                        format!("the layout `{}` has no tensor for `{name}`", layout.name),
+                    )
+                    .rule(&layout.span)
+                    .help("declare the parameter optional, or use --allow missing"),
+                );
+                continue;
+            }
+            let axes = &self.pair.params[param].instance_axes;
+            let mut wanted: IndexSet<(u32, Vec<(AxisId, u64)>)> = IndexSet::new();
+            for (module, other, values) in &self.instances.all {
+                if axes.iter().all(|axis| self.pair.params[*other].instance_axes.contains(axis)) {
+                    wanted.insert((*module, self.instance_values(param, values)));
+                }
+            }
+            for (module, values) in wanted {
+                if self.instances.find(module, param, &values).is_none() {
+                    errors.push(explain::missing(self, param, module, &values));
+                }
+            }
+        }
+    }
+
+    /// Lowers everything and enumerates the target's names.
+    pub(super) fn finish(
+        self,
+        unknowns: &mut Unknowns<'_>,
+        groups: &[Group],
+        mut errors: Collector,
+    ) -> (Bound, Collector) {
+        let mut sources = Vec::with_capacity(self.held.len());
+        let mut open = explain::Open::default();
+        let failed = errors.has_errors();
+        for held in &self.held {
+            let instance = Instance {
+                side: Side::Source,
+                rule: held.rule,
+                indices: &held.indices,
+                scopes: &held.scopes,
+            };
+            match lower(unknowns, &instance) {
+                Ok((_, blocks)) => {
+                    let rule = &self.pair.layout(Side::Source).rules[held.rule];
+                    let affine = self.affine(unknowns, rule, held.scopes[0], &mut errors);
+                    let params = &self.pair.source_rules[held.rule].params;
+                    let instances = params.iter().copied().zip(held.instances.iter().copied()).collect();
+                    let rule = rule.template.span.clone();
+                    sources.push(SourceTensor { tensor: held.tensor, rule, blocks, instances, affine });
+                }
+                Err(error) => {
+                    open.add(
+                        &self,
+                        unknowns,
+                        error,
+                        Side::Source,
+                        held.rule,
+                        &self.catalog.tensors[held.tensor].key,
+                    );
+                }
+            }
+        }
+        let mut targets = Vec::new();
+        let mut by_key = FxHashMap::default();
+        for group in groups {
+            if let Err(error) = self.enumerate(unknowns, group, &mut targets, &mut errors) {
+                let rule = &self.pair.layout(Side::Target).rules[group.rule];
+                open.add(&self, unknowns, error, Side::Target, group.rule, &rule.template.to_string());
+            }
+        }
+        // A contradiction leaves sizes open; the contradiction alone is what is wrong then.
+        if !failed {
+            open.report(&self, unknowns, &mut errors);
+        }
+        for (at, target) in targets.iter().enumerate() {
+            if let Some(first) = by_key.insert(target.key.clone(), at) {
+                let first: &TargetTensor = &targets[first];
+                errors.push(
+                    Diagnostic::error("bind/collision", "two rules give one target tensor")
+                        .tensor(&target.key)
+                        .rule(&target.rule)
+                        .related(&first.rule, "the other rule"),
+                );
+            }
+        }
+        let kept = self.kept(&targets, &by_key, &mut errors);
+        let unplaced = self.unplaced(&mut errors);
+        let mut instances: Vec<InstanceInfo> = self
+            .instances
+            .all
+            .iter()
+            .map(|(module, param, _)| InstanceInfo {
+                param: *param,
+                module: *module as usize,
+                sources: Vec::new(),
+            })
+            .collect();
+        for (at, source) in sources.iter().enumerate() {
+            for (_, instance) in &source.instances {
+                instances[*instance].sources.push(at);
+            }
+        }
+        let modules = self.keys.modules.iter().map(|paths| {
+            paths.iter().flat_map(|(_, segments)| segments).cloned().collect::<Vec<_>>().join(".")
+        });
+        let bound = Bound {
+            targets,
+            kept,
+            unplaced,
+            params: self.pair.mapping.params.keys().cloned().collect(),
+            sizes: explain::sizes(&self, unknowns),
+            warnings: Vec::new(),
+            modules: modules.collect(),
+            instances,
+            sources,
+            dropped: self.keys.dropped,
+        };
+        (bound, errors)
+    }
+
+    fn affine(
+        &self,
+        unknowns: &Unknowns<'_>,
+        rule: &Rule,
+        scopes: Scopes,
+        errors: &mut Collector,
+    ) -> (f64, f64) {
+        let mut value = |formula: &Option<crate::mapping::arith::Formula>, plain: f64| {
+            let Some(formula) = formula else { return plain };
+            let size = |name: &str| {
+                let axis = self.pair.find(name)?;
+                self.pair.fixed(axis).or_else(|| unknowns.solver.value(unknowns.known_var(scopes, axis)?))
+            };
+            match formula.eval(&size).filter(|value| value.is_finite()) {
+                Some(value) => value,
+                None => {
+                    errors.push(
+                        Diagnostic::error(
+                            "bind/formula",
+                            "the formula has no value: an axis in it has no size",
+                        )
+                        .rule(&formula.span)
+                        .help(format!("give it with --axis: {}", formula.axes().join(", "))),
+                    );
+                    plain
+                }
+            }
+        };
+        let affine = (value(&rule.scale, 1.0), value(&rule.offset, 0.0));
+        if affine.0 == 0.0 {
+            errors.push(
+                Diagnostic::error("bind/formula", "a scale of zero loses the values").rule(&rule.expr.span),
+            );
+        }
+        affine
+    }
+
+    fn enumerate(
+        &self,
+        unknowns: &mut Unknowns<'_>,
+        group: &Group,
+        targets: &mut Vec<TargetTensor>,
+        errors: &mut Collector,
+    ) -> Result<(), LowerError> {
+        let prepared = &self.pair.target_rules[group.rule];
+        let rule = &self.pair.layout(Side::Target).rules[group.rule];
+        let Some(dtype) = self.check_parts(group, errors) else { return Ok(()) };
+        let free: Vec<AxisId> = prepared
+            .key_axes
+            .iter()
+            .copied()
+            .filter(|axis| !group.values.iter().any(|(fixed, _)| fixed == axis))
+            .collect();
+        let sizes = free
+            .iter()
+            .map(|&axis| unknowns.size(group.scopes[0], &[axis]))
+            .collect::<Result<Vec<u64>, _>>()?;
+        let affine = self.affine(unknowns, rule, group.scopes[0], errors);
+        let instances: Vec<(usize, usize)> = prepared
+            .params
+            .iter()
+            .zip(&group.instances)
+            .filter_map(|(&param, instance)| Some((param, (*instance)?)))
+            .collect();
+        let mut counter = vec![0_u64; free.len()];
+        if sizes.contains(&0) {
+            return Ok(());
+        }
+        loop {
+            let mut indices = group.values.clone();
+            indices.extend(free.iter().copied().zip(counter.iter().copied()));
+            indices.sort_unstable();
+            let instance =
+                Instance { side: Side::Target, rule: group.rule, indices: &indices, scopes: &group.scopes };
+            let (shape, blocks) = lower(unknowns, &instance)?;
+            if let Some(key) = self.print(rule, group, &indices, errors) {
+                let (rule, instances) = (rule.template.span.clone(), instances.clone());
+                targets.push(TargetTensor { key, dtype, shape, rule, blocks, instances, affine });
+            }
+            // The last axis of the name runs fastest.
+            let Some(digit) = (0..counter.len()).rev().find(|&digit| counter[digit] + 1 < sizes[digit])
+            else {
+                return Ok(());
+            };
+            counter[digit] += 1;
+            counter[digit + 1..].fill(0);
+        }
+    }
+
+    fn print(
+        &self,
+        rule: &Rule,
+        group: &Group,
+        indices: &[(AxisId, u64)],
+        errors: &mut Collector,
+    ) -> Option<String> {
+        let mut captures =
+            Captures { paths: self.keys.modules[group.module as usize].clone(), indices: Vec::new() };
+        captures.indices =
+            indices.iter().map(|(axis, index)| (self.pair.name(*axis).to_owned(), *index)).collect();
+        captures.indices.sort();
+        match rule.template.print(&captures) {
+            Ok((None, key)) => Some(format!("{}{key}", self.options.add_prefix)),
+            Ok((Some(_), _)) => {
+                errors.push(
+                    Diagnostic::error(
+                        "bind/file-template",
+                        "a set of files named by a template cannot be written",
+                    )
+                    .rule(&rule.template.span)
+                    .help("convert to a layout of one file"),
+                );
+                None
+            }
+            Err(message) => {
+                let module = self.keys.modules[group.module as usize].iter().flat_map(|(_, path)| path);
+                errors.push(
+                    Diagnostic::error("bind/name", message)
+                        .file(&self.catalog.path)
+                        .tensor(module.cloned().collect::<Vec<_>>().join("."))
+                        .rule(&rule.template.span)
+                        .help("rename the tensor in the source, or use a layout with another separator"),
+                );
+                None
+            }
+        }
+    }
+
+    /// Checks that a target tensor's parts are there and of one type; `None` where it is not written.
+    fn check_parts(&self, group: &Group, errors: &mut Collector) -> Option<Dtype> {
+        let prepared = &self.pair.target_rules[group.rule];
+        let span = &self.pair.layout(Side::Target).rules[group.rule].template.span;
+        let mut missing = false;
+        for (&param, instance) in prepared.params.iter().zip(&group.instances) {
+            let (name, declared) = self.pair.mapping.params.get_index(param)?;
+            if instance.is_some() || declared.absent_zeros {
+                continue;
+            }
+            missing = true;
+            if !self.options.allows(Allow::Missing) && declared.optional {
+                let values = self.instance_values(param, &group.values);
+                errors.push(
+                    explain::missing(self, param, group.module, &values)
+                        .related(span, format!("needs `{name}` beside the parts that are there"))
+                        .help(
+                            "leave the other parts out with --drop, or use a layout that stores them apart",
+                        ),
+                );
+            }
+        }
+        if missing {
+            return None;
+        }
+        let tensors = group.instances.iter().flatten().flat_map(|&id| &self.instances.tensors[id]);
+        let mut dtypes: Vec<(usize, Dtype)> =
+            tensors.map(|&tensor| (tensor, self.catalog.tensors[tensor].dtype)).collect();
+        let (_, first) = *dtypes.first()?;
+        let cast = |dtype: Dtype| dtype.cast_to(self.options.dtype);
+        if dtypes.iter().any(|(_, dtype)| cast(*dtype) != cast(first)) {
+            dtypes.sort_unstable_by_key(|(tensor, _)| *tensor);
+            dtypes.dedup();
+            let listed = dtypes
+                .iter()
+                .map(|(tensor, dtype)| format!("{}: {dtype}", self.catalog.tensors[*tensor].key));
+            errors.push(
+                Diagnostic::error("bind/mixed-dtype", "tensors of different types cannot be stored in one")
+                    .file(&self.catalog.path)
+                    .tensor(&self.catalog.tensors[dtypes[0].0].key)
+                    .rule(span)
+                    .expected("one type")
+                    .found(listed.collect::<Vec<_>>().join(", "))
+                    .help("cast all floating-point tensors with --dtype"),
+            );
+            return None;
+        }
+        Some(cast(first))
+    }
+
+    /// Tensors that pass through, each with its name in the output.
+    fn kept(
+        &self,
+        targets: &[TargetTensor],
+        by_key: &FxHashMap<String, usize>,
+        errors: &mut Collector,
+    ) -> Vec<(usize, String)> {
+        let mut kept = Vec::with_capacity(self.keys.kept.len());
+        let mut names: FxHashMap<String, usize> = FxHashMap::default();
+        for (tensor, name) in &self.keys.kept {
+            let key = format!("{}{name}", self.options.add_prefix);
+            let stored = &self.catalog.tensors[*tensor];
+            let collision = |other: &str| {
+                Diagnostic::error("bind/collision", "two source tensors would have one name in the output")
+                    .file(&self.catalog.path)
+                    .tensor(&stored.key)
+                    .found(format!("`{key}` also comes from {other}"))
+                    .help("leave one of the two out with --drop")
+            };
+            if let Some(&at) = by_key.get(&key) {
+                let target = &targets[at];
+                let from = target.instances.first().map(|(_, id)| self.instances.tensors[*id][0]);
+                let from = from.map_or("a rule", |tensor| self.catalog.tensors[tensor].key.as_str());
+                errors.push(collision(&format!("`{from}`")).related(&target.rule, "the rule that makes it"));
+            } else if let Some(other) = names.insert(key.clone(), *tensor) {
+                errors.push(collision(&format!("`{}`", self.catalog.tensors[other].key)));
+            }
+            kept.push((*tensor, key));
+        }
+        kept
+    }
+
+    /// Parameters for which the target has no tensor: zeros may be dropped, anything else has no place.
+    fn unplaced(&self, errors: &mut Collector) -> Vec<usize> {
+        let layout = self.pair.layout(Side::Target);
+        let mut unplaced = Vec::new();
+        for (instance, (_, param, _)) in self.instances.all.iter().enumerate() {
+            let Some((name, declared)) = self.pair.mapping.params.get_index(*param) else { continue };
+            let has_place = layout.rules.iter().any(|rule| {
+                holds(&rule.when, self.options) != Some(false) && rule.expr.params().contains(&name.as_str())
+            });
+            if has_place {
+                continue;
+            }
+            if declared.absent_zeros {
+                unplaced.push(instance);
+                continue;
+            }
+            for &tensor in &self.instances.tensors[instance] {
+                errors.push(
+                    Diagnostic::error(
+                        "bind/no-place",
+                        format!("the layout `{}` has no tensor for `{name}`", layout.name),
+                    )
+                    .file(&self.catalog.path)
+                    .tensor(&self.catalog.tensors[tensor].key)
+                    .rule(&layout.span)
+                    .help("leave the tensor out with --drop, or choose a layout that has it"),
+                );
+            }
+        }
+        unplaced
+    }
+}

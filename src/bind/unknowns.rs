@@ -1,0 +1,216 @@
+//! The unknown sizes of one conversion: which axis of which instance is which unknown, and what is said of it.
+
+use rustc_hash::FxHashMap;
+
+use super::pair::{AxisId, Label, Node, Pair, ParamId, Part, Side};
+use super::sizes::{Equation, Monomial, Origin, Polynomial, Side as Equal, Solver, Var};
+use crate::span::Span;
+
+/// Where a fact about sizes comes from.
+#[derive(Clone, Debug)]
+pub(crate) enum Fact {
+    /// `--axis h=12`
+    Option,
+    /// An entry of the config file.
+    Config { key: String },
+    /// What an earlier conversion recorded in the file.
+    Recorded,
+    /// The mapping fixes it.
+    Fixed,
+    /// The framework's rule for what the config leaves out, or for what the layout fixes.
+    Rule { span: Span },
+    /// One dimension of a stored tensor.
+    Shape { tensor: usize, rule: usize, dim: usize },
+    /// The indices in the names of stored tensors.
+    Names { tensor: usize },
+    /// An axis's definition.
+    Definition { axis: AxisId },
+}
+
+/// Sizes that hold for every instance, by axis.
+pub(crate) type Given = FxHashMap<AxisId, Vec<(u64, Fact)>>;
+
+/// The two scopes of a parameter's instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Scopes {
+    shared: u32,
+    own: u32,
+}
+
+pub(crate) struct Unknowns<'a> {
+    pub(crate) pair: &'a Pair<'a>,
+    pub(crate) solver: Solver,
+    pub(crate) facts: Vec<Fact>,
+    given: Given,
+    scopes: FxHashMap<(u32, Option<ParamId>, Vec<(AxisId, u64)>), u32>,
+    vars: FxHashMap<(u32, AxisId), Var>,
+    /// The axis and the scopes of each unknown, by its number.
+    pub(crate) axes: Vec<(AxisId, Scopes)>,
+    definitions: FxHashMap<AxisId, Vec<(Origin, Vec<Part>)>>,
+}
+
+impl<'a> Unknowns<'a> {
+    pub(crate) fn new(pair: &'a Pair<'a>, given: Given) -> Unknowns<'a> {
+        Unknowns {
+            pair,
+            solver: Solver::default(),
+            facts: Vec::new(),
+            given,
+            scopes: FxHashMap::default(),
+            vars: FxHashMap::default(),
+            axes: Vec::new(),
+            definitions: FxHashMap::default(),
+        }
+    }
+
+    pub(crate) fn fact(&mut self, fact: Fact) -> Origin {
+        self.facts.push(fact);
+        (self.facts.len() - 1) as Origin
+    }
+
+    /// Returns the scopes of a parameter's instance.
+    pub(crate) fn scopes(&mut self, module: u32, param: ParamId, instance: &[(AxisId, u64)]) -> Scopes {
+        let mut intern = |param: Option<ParamId>| {
+            let next = self.scopes.len() as u32;
+            *self.scopes.entry((module, param, instance.to_vec())).or_insert(next)
+        };
+        Scopes { shared: intern(None), own: intern(Some(param)) }
+    }
+
+    /// Returns the unknown size of an axis; what is known without shapes is stated when it is first asked for.
+    pub(crate) fn var(&mut self, scopes: Scopes, axis: AxisId) -> Var {
+        let scope = if self.pair.is_per_parameter(axis) { scopes.own } else { scopes.shared };
+        if let Some(&var) = self.vars.get(&(scope, axis)) {
+            return var;
+        }
+        let var = self.solver.var();
+        self.vars.insert((scope, axis), var);
+        self.axes.push((axis, scopes));
+        if let Some(size) = self.pair.fixed(axis) {
+            let origin = self.fact(Fact::Fixed);
+            self.solver.set(var, size, origin);
+        }
+        for (value, fact) in self.given.get(&axis).cloned().unwrap_or_default() {
+            let origin = self.fact(fact);
+            self.solver.set(var, value, origin);
+        }
+        for (origin, parts) in self.definitions_of(axis) {
+            let polynomial = self.parts(&parts, scopes, &|_| scopes);
+            self.solver.equation(Equation { polynomial, side: Equal::Var(var), origin });
+        }
+        var
+    }
+
+    /// Returns the definitions of an axis: the family's, and each layout's where it has others.
+    fn definitions_of(&mut self, axis: AxisId) -> Vec<(Origin, Vec<Part>)> {
+        if let Some(known) = self.definitions.get(&axis) {
+            return known.clone();
+        }
+        let mut all: Vec<Vec<Part>> = Vec::new();
+        for side in [Side::Source, Side::Target] {
+            for parts in [self.pair.stored(side, axis), self.pair.canonical(side, axis)].into_iter().flatten()
+            {
+                if !all.iter().any(|other| other == parts) {
+                    all.push(parts.to_vec());
+                }
+            }
+        }
+        let made: Vec<_> =
+            all.into_iter().map(|parts| (self.fact(Fact::Definition { axis }), parts)).collect();
+        self.definitions.insert(axis, made.clone());
+        made
+    }
+
+    /// Returns the unknown, where the axis was asked for before.
+    pub(crate) fn known_var(&self, scopes: Scopes, axis: AxisId) -> Option<Var> {
+        let scope = if self.pair.is_per_parameter(axis) { scopes.own } else { scopes.shared };
+        self.vars.get(&(scope, axis)).copied()
+    }
+
+    /// Returns the size of neighbouring axes together.
+    ///
+    /// # Errors
+    /// Returns an unknown that keeps it from being known.
+    pub(crate) fn size(&mut self, scopes: Scopes, run: &[AxisId]) -> Result<u64, Var> {
+        let vars: Vec<Var> = run.iter().map(|&axis| self.var(scopes, axis)).collect();
+        match self.solver.product(&vars) {
+            Some(size) => Ok(size),
+            None => Err(self.solver.open(&vars).unwrap_or(vars[0])),
+        }
+    }
+
+    /// Returns the length of one stored axis as a polynomial. `outer` is the scopes of what stands outside labels.
+    pub(crate) fn node(&mut self, node: &Node, outer: Scopes, of: &impl Fn(ParamId) -> Scopes) -> Polynomial {
+        match node {
+            Node::One => vec![Monomial { factor: 1, vars: Vec::new() }],
+            Node::Run(run) => {
+                let mut vars: Vec<Var> = run.iter().map(|&axis| self.var(outer, axis)).collect();
+                vars.sort_unstable();
+                vec![Monomial { factor: 1, vars }]
+            }
+            Node::Sum(parts) => self.parts(parts, outer, of),
+        }
+    }
+
+    fn parts(&mut self, parts: &[Part], outer: Scopes, of: &impl Fn(ParamId) -> Scopes) -> Polynomial {
+        let mut sum = Vec::new();
+        for part in parts {
+            let scopes = match part.label {
+                Label::Param(param) => of(param),
+                Label::None | Label::Padding => outer,
+            };
+            let mut product = vec![Monomial { factor: 1, vars: Vec::new() }];
+            for node in &part.dims {
+                let factor = self.node(node, scopes, of);
+                product = multiply(&product, &factor);
+            }
+            sum.extend(product);
+        }
+        sum
+    }
+
+    /// States that what stands outside labels has one size for all parameters of the tensor.
+    pub(crate) fn share(&mut self, dims: &[Node], params: &[Scopes]) {
+        let Some((&first, others)) = params.split_first() else { return };
+        if others.is_empty() {
+            return;
+        }
+        let mut axes = Vec::new();
+        unlabelled(dims, &mut axes);
+        for axis in axes {
+            let var = self.var(first, axis);
+            for &other in others {
+                let other = self.var(other, axis);
+                self.solver.unify(var, other);
+            }
+        }
+    }
+}
+
+fn unlabelled(dims: &[Node], axes: &mut Vec<AxisId>) {
+    for node in dims {
+        match node {
+            Node::One => {}
+            Node::Run(run) => axes.extend(run),
+            Node::Sum(parts) => {
+                parts
+                    .iter()
+                    .filter(|part| part.label == Label::None)
+                    .for_each(|part| unlabelled(&part.dims, axes));
+            }
+        }
+    }
+}
+
+fn multiply(left: &Polynomial, right: &Polynomial) -> Polynomial {
+    let mut product = Vec::with_capacity(left.len() * right.len());
+    for a in left {
+        for b in right {
+            let mut vars: Vec<Var> = a.vars.iter().chain(&b.vars).copied().collect();
+            vars.sort_unstable();
+            // A factor is a literal of the mapping; a product of those that overflows fits no tensor.
+            product.push(Monomial { factor: a.factor.saturating_mul(b.factor), vars });
+        }
+    }
+    product
+}

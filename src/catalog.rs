@@ -1,0 +1,79 @@
+//! What a checkpoint's headers say: names, types, shapes and where the bytes lie. No weights are held.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rustc_hash::FxHashMap;
+
+use crate::diag::Diagnostic;
+use crate::dtype::Dtype;
+
+/// One stored tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorMeta {
+    /// Its name in the checkpoint.
+    pub key: String,
+    /// The type of its elements.
+    pub dtype: Dtype,
+    /// Its shape, slowest dimension first.
+    pub shape: Vec<u64>,
+    /// The distance between neighbours along each dimension, in elements.
+    pub strides: Vec<u64>,
+    /// The file that holds it, an index into [`Catalog::files`].
+    pub file: usize,
+    /// Where its first element begins, in bytes from the start of the file.
+    pub offset: u64,
+}
+
+impl TensorMeta {
+    /// Returns the number of elements.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+
+    /// Returns the bytes that the elements take when stored without gaps.
+    pub fn bytes(&self) -> u64 {
+        self.dtype.byte_len(self.elements()).unwrap_or(0)
+    }
+}
+
+/// Returns the strides of a row-major tensor, in elements.
+pub fn row_major(shape: &[u64]) -> Vec<u64> {
+    let mut strides = vec![1; shape.len()];
+    for dim in (1..shape.len()).rev() {
+        strides[dim - 1] = strides[dim] * shape[dim].max(1);
+    }
+    strides
+}
+
+/// A checkpoint, as far as its headers tell.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    /// What the user named: a file, an index or a folder.
+    pub path: PathBuf,
+    /// The files that hold tensors.
+    pub files: Vec<PathBuf>,
+    /// The size of each file in bytes, as it was when its header was read.
+    pub file_sizes: Vec<u64>,
+    /// All tensors, in the order in which they lie in the files.
+    pub tensors: Vec<TensorMeta>,
+    /// The free-form metadata, merged over the files.
+    pub metadata: BTreeMap<String, String>,
+    /// What is odd but harmless.
+    pub warnings: Vec<Diagnostic>,
+    by_key: FxHashMap<String, usize>,
+}
+
+impl Catalog {
+    /// Makes a catalog; `tensors` have distinct keys (the formats check that).
+    pub fn new(path: PathBuf, files: Vec<(PathBuf, u64)>, tensors: Vec<TensorMeta>) -> Catalog {
+        let by_key = tensors.iter().enumerate().map(|(index, tensor)| (tensor.key.clone(), index)).collect();
+        let (files, file_sizes) = files.into_iter().unzip();
+        Catalog { path, files, file_sizes, tensors, by_key, ..Catalog::default() }
+    }
+
+    /// Returns the index of the tensor of that name.
+    pub fn find(&self, key: &str) -> Option<usize> {
+        self.by_key.get(key).copied()
+    }
+}

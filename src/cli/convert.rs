@@ -1,0 +1,282 @@
+//! `qkvconv --from A --to B SRC DST`: the conversion.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use indicatif::{BinaryBytes, HumanBytes};
+use qkvconv::bind::{BindOptions, Config};
+use qkvconv::convert::{Conversion, ConvertOptions, Done};
+use qkvconv::diag::{Collector, Diagnostic, Errors};
+use qkvconv::exec::Limits;
+use qkvconv::exec::publish::{Destination, PublishOptions, io_error};
+use qkvconv::format::OpenOptions;
+use qkvconv::mapping::select::select;
+use qkvconv::plan::explain;
+use qkvconv::report::report;
+use qkvconv::span::Source;
+
+use super::progress::{Bar, catch_interrupts};
+use super::ui::Ui;
+use super::{Allowed, ConvertArgs, Exit, MappingFiles};
+
+/// The most bytes in a shard where nothing else is said, as huggingface_hub has it
+/// (`src/huggingface_hub/serialization/_base.py`, MAX_SHARD_SIZE).
+const SHARD_SIZE: u64 = 5_000_000_000;
+
+/// Runs a conversion.
+pub(super) fn run(ui: &Ui, args: &ConvertArgs) -> Exit {
+    // clap has made sure that all four are there.
+    let (Some(from), Some(to), Some(source), Some(destination)) =
+        (&args.from, &args.to, &args.source, &args.destination)
+    else {
+        return Exit::Usage;
+    };
+    match convert(ui, args, from, to, source, destination) {
+        Ok(()) => Exit::Done,
+        Err(errors) => {
+            let exit = ui.fail(&errors);
+            let usage = errors.diagnostics().iter().all(|diagnostic| diagnostic.code.starts_with("usage/"));
+            if usage { Exit::Usage } else { exit }
+        }
+    }
+}
+
+fn convert(
+    ui: &Ui,
+    args: &ConvertArgs,
+    from: &str,
+    to: &str,
+    source: &Path,
+    destination: &Path,
+) -> Result<(), Errors> {
+    let start = Instant::now();
+    let files = read_mappings(&args.files)?;
+    let selection = select(from, to, &files)?;
+    let destination = Destination::resolve(destination);
+    let options = resolve(args, source, &destination)?;
+    let conversion = Conversion::prepare(&selection, source, &options)?;
+    ui.warn(&conversion.warnings);
+    if args.dry_run {
+        for line in explain(&conversion.plan, conversion.reader.catalog()) {
+            ui.result(&line);
+        }
+        summarize(ui, &conversion, None);
+    } else {
+        catch_interrupts();
+        let bar = Bar::new(conversion.bytes(), ui.shows_progress());
+        let publish = PublishOptions { force: args.force, sync: args.sync };
+        let mut limits = Limits::default();
+        if let Some(threads) = args.threads {
+            limits.threads = threads.into();
+        }
+        let done = conversion.run(&destination, publish, &limits, &bar);
+        bar.finish();
+        let done = done?;
+        summarize(ui, &conversion, Some(&done));
+        ui.say(&format!("wrote {} in {:.1?}", written(&done), start.elapsed()));
+        write_report(args.report.as_deref(), &conversion, Some(&done), start)?;
+        return Ok(());
+    }
+    write_report(args.report.as_deref(), &conversion, None, start)
+}
+
+fn written(done: &Done) -> String {
+    match &done.files[..] {
+        [file] => file.display().to_string(),
+        files => format!(
+            "{} files beside {}",
+            files.len(),
+            files.last().map_or_else(String::new, |f| f.display().to_string())
+        ),
+    }
+}
+
+fn write_report(
+    path: Option<&Path>,
+    conversion: &Conversion<'_>,
+    done: Option<&Done>,
+    start: Instant,
+) -> Result<(), Errors> {
+    let Some(path) = path else { return Ok(()) };
+    let text = format!("{:#}\n", report(conversion, done, start.elapsed()));
+    std::fs::write(path, text).map_err(|error| io_error(path, "write the report", &error).into())
+}
+
+/// Says in a few lines what was done.
+fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
+    let mapping = conversion.selection.mapping();
+    let (source, target) = (conversion.selection.source(), conversion.selection.target());
+    ui.say(&format!("{}: {} -> {}", mapping.family, source.name, target.name));
+    let sizes = &conversion.bound.sizes;
+    if !sizes.is_empty() {
+        ui.say("sizes:");
+    }
+    for size in sizes {
+        ui.say(&format!("  {} = {}  from {}", size.axis, size.value, size.origin));
+    }
+    let held = conversion.bound.sources.len();
+    let made = conversion.bound.targets.len();
+    let modules = conversion.bound.modules.len();
+    let kept = conversion.bound.kept.len();
+    ui.say(&format!("{held} tensors of {modules} {} -> {made} tensors", plural(modules, "module")));
+    ui.say(&format!("{kept} other {} passed through unchanged", plural(kept, "tensor")));
+    let dropped = conversion.bound.dropped.len();
+    if dropped > 0 {
+        ui.say(&format!("{dropped} {} left out", plural(dropped, "tensor")));
+    }
+    for note in rearranged(conversion) {
+        ui.say(&note);
+    }
+    ui.say(&format!(
+        "proved: each element of {} source tensors is used once, each of {} target tensors written once",
+        conversion.proof.sources, conversion.proof.targets
+    ));
+    if let Some(done) = done {
+        for (key, count) in &done.stats.underflows {
+            ui.say(&format!("{key}: {count} values became zero in the cast"));
+        }
+        ui.say(&format!("{} written", BinaryBytes(done.stats.bytes_written)));
+    } else {
+        ui.say(&format!("{} would be written; dry run, nothing was", HumanBytes(conversion.bytes())));
+    }
+}
+
+/// Says what a reader must know beyond names: zeros made, restated axes.
+fn rearranged(conversion: &Conversion<'_>) -> Vec<String> {
+    let mut notes = Vec::new();
+    let made: Vec<&str> = conversion
+        .bound
+        .targets
+        .iter()
+        .filter(|target| {
+            target.blocks.iter().any(|block| match block.content {
+                qkvconv::bind::Content::Param(param) => {
+                    !target.instances.iter().any(|(other, _)| *other == param)
+                }
+                _ => false,
+            })
+        })
+        .map(|target| target.key.as_str())
+        .collect();
+    for key in qkvconv::fold::fold_keys(made) {
+        notes.push(format!("filled with zeros, in part: {key}"));
+    }
+    let axes = |layout: &qkvconv::mapping::Layout| -> Vec<String> {
+        layout
+            .axes
+            .iter()
+            .filter_map(|(name, axis)| {
+                axis.is.as_ref().map(|is| {
+                    let terms: Vec<String> = is.iter().map(ToString::to_string).collect();
+                    format!("{name} = {}", terms.join(" + "))
+                })
+            })
+            .collect()
+    };
+    let (source, target) = (axes(conversion.selection.source()), axes(conversion.selection.target()));
+    if source != target {
+        let text =
+            |axes: &[String]| if axes.is_empty() { "the family's order".to_owned() } else { axes.join(", ") };
+        notes.push(format!("axes reordered: {} -> {}", text(&source), text(&target)));
+    }
+    notes
+}
+
+fn plural(count: usize, word: &str) -> String {
+    if count == 1 { word.to_owned() } else { format!("{word}s") }
+}
+
+/// Reads the mapping files that the user names.
+pub(super) fn read_mappings(files: &MappingFiles) -> Result<Vec<Arc<Source>>, Errors> {
+    let mut errors = Collector::default();
+    let mut sources = Vec::new();
+    for path in &files.mappings {
+        match std::fs::read_to_string(path) {
+            Ok(text) => sources.push(Arc::new(Source { name: path.display().to_string(), text })),
+            Err(error) => errors.push(io_error(path, "read the mapping", &error)),
+        }
+    }
+    errors.finish(sources).map(|(sources, _)| sources)
+}
+
+/// Turns what the user typed into what the library takes.
+fn resolve(args: &ConvertArgs, source: &Path, destination: &Destination) -> Result<ConvertOptions, Errors> {
+    let mut errors = Collector::default();
+    let only = globs("--only", &args.only, &mut errors);
+    let drop = globs("--drop", &args.drop, &mut errors);
+    let config = config(args.config.as_deref(), source, &mut errors);
+    let allow = args.allow.iter().filter_map(|allowed| match allowed {
+        Allowed::Bind(allow) => Some(*allow),
+        Allowed::OutsideLink => None,
+    });
+    let bind = BindOptions {
+        axes: args.axes.clone(),
+        config,
+        recorded: Vec::new(),
+        only,
+        drop,
+        strip_prefix: args.strip_prefix.clone(),
+        add_prefix: args.add_prefix.clone(),
+        allow: allow.collect(),
+        dtype: args.dtype.map(Into::into),
+    };
+    let max_shard_size = match destination {
+        // A file is asked for by name: it is one, whatever its size, unless shards are asked for too.
+        Destination::File(_) => args.max_shard_size,
+        Destination::Folder(_) => Some(args.max_shard_size.unwrap_or(SHARD_SIZE)),
+    };
+    let open = OpenOptions { allow_outside_links: args.allow.contains(&Allowed::OutsideLink) };
+    let options = ConvertOptions { open, bind, trust_layout: args.trust_layout, max_shard_size };
+    errors.finish(options).map(|(options, _)| options)
+}
+
+fn globs(option: &str, patterns: &[String], errors: &mut Collector) -> Option<GlobSet> {
+    if patterns.is_empty() {
+        return None;
+    }
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        match GlobBuilder::new(pattern).literal_separator(false).build() {
+            Ok(glob) => {
+                set.add(glob);
+            }
+            Err(error) => errors.push(
+                Diagnostic::error("usage/glob", format!("{option} {pattern}: {}", error.kind()))
+                    .help("`*` stands for any text, `?` for one character, `[ab]` for one of several, `{a,b}` for either"),
+            ),
+        }
+    }
+    set.build().map_err(|error| errors.push(Diagnostic::error("usage/glob", error.to_string()))).ok()
+}
+
+/// Reads the config that the user names, or the one beside the source.
+fn config(named: Option<&Path>, source: &Path, errors: &mut Collector) -> Option<Config> {
+    let folder = if source.is_dir() { source } else { source.parent()? };
+    let path = match named {
+        Some(path) => path.to_owned(),
+        None => {
+            ["config.json", "params.json"].iter().map(|name| folder.join(name)).find(|path| path.is_file())?
+        }
+    };
+    match read_config(&path) {
+        Ok(config) => Some(config),
+        Err(error) => {
+            errors.push(error);
+            None
+        }
+    }
+}
+
+fn read_config(path: &PathBuf) -> Result<Config, Diagnostic> {
+    let text = std::fs::read_to_string(path).map_err(|error| io_error(path, "read the config", &error))?;
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| {
+        Diagnostic::error("usage/config", "the config is not JSON")
+            .file(path)
+            .found(error.to_string())
+            .help("correct it, or name another with --config")
+    })?;
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    Ok(Config { name, value })
+}

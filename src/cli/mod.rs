@@ -1,0 +1,306 @@
+//! The command line: arguments, subcommands and exit codes.
+
+mod convert;
+mod mapping;
+mod progress;
+mod ui;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use qkvconv::bind::Allow;
+use qkvconv::dtype::Dtype;
+use ui::Ui;
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Done and verified.
+    Done,
+    /// Something is wrong with the checkpoint, the mapping or the machine.
+    Failed,
+    /// The command line is wrong.
+    Usage,
+    /// Stopped by a signal, as shells count it.
+    Interrupted,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(match exit {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::Interrupted => 130,
+        })
+    }
+}
+
+/// Rewrites transformer checkpoints from one weight layout to another, and proves that nothing was mixed.
+#[derive(Debug, Parser)]
+#[command(
+    name = "qkvconv",
+    version,
+    about,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+#[command(after_help = "Exit codes: 0 done, 1 failed, 2 usage, 3 does not verify, 130 interrupted.
+
+Example:
+  qkvconv --from pytorch-fused --to per-head model.safetensors out.safetensors")]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    #[command(flatten)]
+    convert: ConvertArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Lists and explains layouts.
+    #[command(subcommand)]
+    Mapping(MappingCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum MappingCommand {
+    /// Lists all families and layouts; example: qkvconv mapping list
+    List(MappingFiles),
+    /// Shows what a layout stores; example: qkvconv mapping show attention/megatron
+    Show {
+        /// A layout, `family/layout` or bare, or a family.
+        name: String,
+        #[command(flatten)]
+        files: MappingFiles,
+    },
+}
+
+/// Mapping files beside those that are built in.
+#[derive(Clone, Debug, Args)]
+struct MappingFiles {
+    /// A mapping file of your own; may be given several times. Example: --mapping my-model.json
+    #[arg(long = "mapping", value_name = "FILE")]
+    mappings: Vec<PathBuf>,
+}
+
+/// The conversion.
+#[derive(Debug, Args)]
+struct ConvertArgs {
+    /// The layout of the source, `family/layout` or bare. Example: --from pytorch-fused
+    #[arg(long, value_name = "LAYOUT", required = true)]
+    from: Option<String>,
+
+    /// The layout to write. Example: --to attention/per-head
+    #[arg(long, value_name = "LAYOUT", required = true)]
+    to: Option<String>,
+
+    /// The source: a safetensors file, a sharded checkpoint's index or its folder.
+    #[arg(value_name = "SRC", required = true)]
+    source: Option<PathBuf>,
+
+    /// The destination: a name that ends in .safetensors is a file, any other a folder.
+    #[arg(value_name = "DST", required = true)]
+    destination: Option<PathBuf>,
+
+    #[command(flatten)]
+    files: MappingFiles,
+
+    /// The size of an axis; may be given several times. Example: --axis h=12 --axis g=4
+    #[arg(long = "axis", value_name = "AXIS=SIZE", value_parser = axis_size)]
+    axes: Vec<(String, u64)>,
+
+    /// The source's config; without it config.json or params.json beside the source is read. Example: --config config.json
+    #[arg(long, value_name = "FILE", help_heading = "Source")]
+    config: Option<PathBuf>,
+
+    /// Take only tensors whose names match. Example: --only 'encoder.**'
+    #[arg(long, value_name = "GLOB", help_heading = "Source")]
+    only: Vec<String>,
+
+    /// Leave out tensors whose names match. Example: --drop '*.rotary_emb.inv_freq'
+    #[arg(long, value_name = "GLOB", help_heading = "Source")]
+    drop: Vec<String>,
+
+    /// Remove leading components from all names, as often as they stand there. Example: --strip-prefix module
+    #[arg(long, value_name = "PREFIX", help_heading = "Source")]
+    strip_prefix: Vec<String>,
+
+    /// Put a prefix before all names of the output. Example: --add-prefix model.
+    #[arg(
+        long,
+        value_name = "PREFIX",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "Output"
+    )]
+    add_prefix: String,
+
+    /// Cast all floating-point tensors; a value that overflows is an error. Example: --dtype bf16
+    #[arg(long, value_name = "TYPE", help_heading = "Output")]
+    dtype: Option<FloatType>,
+
+    /// The most bytes of tensors in one file of a destination folder. Example: --max-shard-size 2GB
+    #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Output")]
+    max_shard_size: Option<u64>,
+
+    /// Replace what is at the destination. Example: --force
+    #[arg(long, help_heading = "Output")]
+    force: bool,
+
+    /// Wait until the output is on the device, so that it survives a power failure. Example: --sync
+    #[arg(long, help_heading = "Output")]
+    sync: bool,
+
+    /// Allow what is an error otherwise; may be given several times. Example: --allow unmatched
+    #[arg(long, value_name = "WHAT")]
+    allow: Vec<Allowed>,
+
+    /// Let --from overrule the layout that the source records. Example: --trust-layout
+    #[arg(long)]
+    trust_layout: bool,
+
+    /// How many threads to use; the output does not depend on it. Example: --threads 4
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+
+    /// Show the plan and write nothing. Example: --dry-run
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Write a report. Example: --report report.json
+    #[arg(long, value_name = "FILE.json")]
+    report: Option<PathBuf>,
+
+    /// Print errors alone. Example: --quiet
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// What `--dtype` takes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FloatType {
+    F64,
+    F32,
+    F16,
+    Bf16,
+}
+
+impl From<FloatType> for Dtype {
+    fn from(wanted: FloatType) -> Dtype {
+        match wanted {
+            FloatType::F64 => Dtype::F64,
+            FloatType::F32 => Dtype::F32,
+            FloatType::F16 => Dtype::F16,
+            FloatType::Bf16 => Dtype::BF16,
+        }
+    }
+}
+
+/// What `--allow` takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Allowed {
+    /// While binding.
+    Bind(Allow),
+    /// A symbolic link that leaves the checkpoint's folder.
+    OutsideLink,
+}
+
+impl ValueEnum for Allowed {
+    fn value_variants<'a>() -> &'a [Allowed] {
+        const ALL: [Allowed; Allow::ALL.len() + 1] = {
+            let mut all = [Allowed::OutsideLink; Allow::ALL.len() + 1];
+            let mut at = 0;
+            while at < Allow::ALL.len() {
+                all[at] = Allowed::Bind(Allow::ALL[at].0);
+                at += 1;
+            }
+            all
+        };
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(match self {
+            Allowed::OutsideLink => "outside-link",
+            Allowed::Bind(allow) => Allow::ALL.iter().find(|(other, _)| other == allow)?.1,
+        }))
+    }
+}
+
+/// Runs the program.
+pub(crate) fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let shown = error.print();
+            let wanted = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return if wanted && shown.is_ok() { Exit::Done } else { Exit::Usage }.into();
+        }
+    };
+    let ui = Ui::new(cli.convert.quiet);
+    let exit = match &cli.command {
+        Some(Command::Mapping(MappingCommand::List(files))) => mapping::list(&ui, files),
+        Some(Command::Mapping(MappingCommand::Show { name, files })) => mapping::show(&ui, name, files),
+        None => convert::run(&ui, &cli.convert),
+    };
+    exit.into()
+}
+
+fn axis_size(text: &str) -> Result<(String, u64), String> {
+    let (axis, size) = text.split_once('=').ok_or("write AXIS=SIZE, such as h=12")?;
+    let size = size.parse().map_err(|_| format!("`{size}` is no whole number"))?;
+    if axis.is_empty() || size == 0 && axis != "u" {
+        return Err("a size is a whole number from 1".into());
+    }
+    Ok((axis.to_owned(), size))
+}
+
+/// Parses a size as the ecosystem writes it: `5GB` is decimal, `5GiB` binary.
+fn byte_size(text: &str) -> Result<u64, String> {
+    let digits = text.bytes().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        _ => return Err(format!("`{unit}` is no unit; write B, KB, MB, GB, KiB, MiB or GiB")),
+    };
+    let number: u64 = number.parse().map_err(|_| "a size begins with a whole number".to_owned())?;
+    number
+        .checked_mul(factor)
+        .filter(|size| *size > 0)
+        .ok_or_else(|| "a size is from 1 byte to 16 EiB".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(byte_size("5GB"), Ok(5_000_000_000));
+        assert_eq!(byte_size("1KiB"), Ok(1024));
+        for text in ["", "GB", "5XB", "0", "99999999999999999GB"] {
+            assert!(byte_size(text).is_err(), "{text}");
+        }
+        assert_eq!(axis_size("h=12"), Ok(("h".to_owned(), 12)));
+        for text in ["h", "h=", "h=x", "=3", "h=0", "h=-1"] {
+            assert!(axis_size(text).is_err(), "{text}");
+        }
+    }
+}

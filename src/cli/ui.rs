@@ -1,0 +1,138 @@
+//! What a person sees: results on stdout, everything else on stderr; diagnostics with source lines and carets.
+
+use std::io::{self, IsTerminal, Write};
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use qkvconv::diag::{Diagnostic, Errors, Severity};
+use qkvconv::span::Span;
+
+use super::Exit;
+
+/// The most tensors, folded, that one diagnostic lists.
+const MOST_TENSORS: usize = 12;
+/// A tensor's name longer than this is shortened in messages.
+const LONGEST_NAME: usize = 160;
+
+/// The terminal.
+pub(crate) struct Ui {
+    quiet: bool,
+    renderer: Renderer,
+}
+
+impl Ui {
+    pub(crate) fn new(quiet: bool) -> Ui {
+        let colour =
+            io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Ui { quiet, renderer: if colour { Renderer::styled() } else { Renderer::plain() } }
+    }
+
+    /// Returns whether progress may be drawn.
+    pub(crate) fn shows_progress(&self) -> bool {
+        !self.quiet && io::stderr().is_terminal()
+    }
+
+    /// Writes a line of results; a reader that went away ends the output quietly.
+    pub(crate) fn result(&self, line: &str) {
+        let _ = writeln!(io::stdout().lock(), "{line}");
+    }
+
+    /// Writes a line of what was done, unless quiet.
+    pub(crate) fn say(&self, line: &str) {
+        if !self.quiet {
+            let _ = writeln!(io::stderr().lock(), "{line}");
+        }
+    }
+
+    /// Writes all diagnostics of a failure.
+    pub(crate) fn fail(&self, errors: &Errors) -> Exit {
+        for diagnostic in errors.diagnostics() {
+            self.diagnostic(diagnostic);
+        }
+        let count =
+            errors.diagnostics().iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count();
+        let counted = if count == 1 { "1 error".to_owned() } else { format!("{count} errors") };
+        let _ = writeln!(io::stderr().lock(), "qkvconv: {counted}; nothing was written");
+        let interrupted = errors.diagnostics().iter().any(|diagnostic| diagnostic.code == "exec/cancelled");
+        if interrupted { Exit::Interrupted } else { Exit::Failed }
+    }
+
+    /// Writes warnings, unless quiet.
+    pub(crate) fn warn(&self, warnings: &[Diagnostic]) {
+        if !self.quiet {
+            warnings.iter().for_each(|warning| self.diagnostic(warning));
+        }
+    }
+
+    fn diagnostic(&self, diagnostic: &Diagnostic) {
+        let _ = writeln!(io::stderr().lock(), "{}\n", self.renderer.render(&[group(diagnostic)]));
+    }
+}
+
+fn group(diagnostic: &Diagnostic) -> Group<'_> {
+    let level = match diagnostic.severity {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+    };
+    let mut group =
+        level.primary_title(diagnostic.message.clone()).id(diagnostic.code).elements(snippets(diagnostic));
+    let mut note = |name: &'static str, text: String| {
+        let message = Level::NOTE.with_name(name).message(text);
+        group = std::mem::replace(&mut group, Group::with_level(Level::NOTE)).element(message);
+    };
+    if let Some(path) = &diagnostic.file {
+        note("file", path.display().to_string());
+    }
+    let tensors = diagnostic.folded_tensors();
+    for key in tensors.iter().take(MOST_TENSORS) {
+        note("tensor", shortened(key));
+    }
+    if tensors.len() > MOST_TENSORS {
+        note("tensor", format!("… and {} more", tensors.len() - MOST_TENSORS));
+    }
+    for (name, text) in
+        [("expected", &diagnostic.expected), ("found", &diagnostic.found), ("help", &diagnostic.help)]
+    {
+        if let Some(text) = text {
+            note(name, text.clone());
+        }
+    }
+    group
+}
+
+/// Draws the places: those in one text together.
+fn snippets(diagnostic: &Diagnostic) -> Vec<Snippet<'_, annotate_snippets::Annotation<'_>>> {
+    let mut places: Vec<(&Span, AnnotationKind, &str)> = Vec::new();
+    places.extend(diagnostic.rule.iter().map(|span| (span, AnnotationKind::Primary, "")));
+    places.extend(diagnostic.related.iter().map(|(span, why)| (span, AnnotationKind::Context, why.as_str())));
+    let mut snippets: Vec<(&Span, Snippet<'_, annotate_snippets::Annotation<'_>>)> = Vec::new();
+    for (span, kind, why) in places {
+        let mut annotation = kind.span(span.start..span.end);
+        if !why.is_empty() {
+            annotation = annotation.label(why);
+        }
+        match snippets.iter_mut().find(|(other, _)| other.source == span.source) {
+            Some((_, snippet)) => *snippet = snippet.clone().annotation(annotation),
+            None => {
+                let snippet = Snippet::source(span.source.text.as_str()).path(span.source.name.as_str());
+                snippets.push((span, snippet.annotation(annotation)));
+            }
+        }
+    }
+    snippets.into_iter().map(|(_, snippet)| snippet).collect()
+}
+
+/// Makes a name of a hostile length or with control characters fit for a terminal.
+fn shortened(name: &str) -> String {
+    let escaped: String = name
+        .chars()
+        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+        .collect();
+    let length = escaped.chars().count();
+    if length <= LONGEST_NAME {
+        return escaped;
+    }
+    let half = LONGEST_NAME / 2;
+    let head: String = escaped.chars().take(half).collect();
+    let tail: String = escaped.chars().skip(length - half).collect();
+    format!("{head}…{tail} ({length} characters)")
+}

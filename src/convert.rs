@@ -1,0 +1,152 @@
+//! The whole way of a conversion: open → bind → plan → prove → execute → publish.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::bind::{BindOptions, Bound, bind};
+use crate::diag::{Diagnostic, Errors};
+use crate::exec::publish::{Destination, PublishOptions, Staging};
+use crate::exec::{ExecStats, Limits, Placement, Progress, ReadAt, execute};
+use crate::format::safetensors::write::{OutputLayout, OutputTensor, lay_out};
+use crate::format::{OpenOptions, Reader, open};
+use crate::identity::Identity;
+use crate::mapping::select::Selection;
+use crate::plan::prove::Proof;
+use crate::plan::{Plan, build, prove};
+
+/// What a caller may ask of a conversion beyond the layouts and the source.
+#[derive(Clone, Debug, Default)]
+pub struct ConvertOptions {
+    /// How the source is opened.
+    pub open: OpenOptions,
+    /// How it is bound.
+    pub bind: BindOptions,
+    /// Whether --from overrules the layout that the source records.
+    pub trust_layout: bool,
+    /// The most bytes of tensors in one output file; `None` for one file whatever its size.
+    pub max_shard_size: Option<u64>,
+}
+
+/// A conversion that is planned and proved; nothing is written yet.
+pub struct Conversion<'a> {
+    /// The layouts.
+    pub selection: &'a Selection,
+    /// The opened source.
+    pub reader: Box<dyn Reader>,
+    /// The bound checkpoint.
+    pub bound: Bound,
+    /// What will be copied.
+    pub plan: Plan,
+    /// What was proved of the plan.
+    pub proof: Proof,
+    /// The output's files, headers and places.
+    pub layout: OutputLayout,
+    /// Everything odd but harmless that was seen.
+    pub warnings: Vec<Diagnostic>,
+}
+
+impl std::fmt::Debug for Conversion<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conversion")
+            .field("plan", &self.plan)
+            .field("proof", &self.proof)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A conversion that is done.
+#[derive(Debug)]
+pub struct Done {
+    /// The files that were written.
+    pub files: Vec<PathBuf>,
+    /// What the execution did.
+    pub stats: ExecStats,
+}
+
+impl<'a> Conversion<'a> {
+    /// Opens the source, binds it, plans and proves; reads headers alone and writes nothing.
+    ///
+    /// # Errors
+    /// Returns everything that headers can tell is wrong.
+    pub fn prepare(
+        selection: &'a Selection,
+        source: &Path,
+        options: &ConvertOptions,
+    ) -> Result<Conversion<'a>, Errors> {
+        let reader = open(source, &options.open)?;
+        let mapping = selection.mapping();
+        let catalog = reader.catalog();
+        let mut bind_options = options.bind.clone();
+        if let Some(identity) = Identity::read(&catalog.metadata)
+            && !options.trust_layout
+        {
+            identity.check(&mapping.family, &selection.source().name)?;
+            bind_options.recorded = identity.sizes.into_iter().collect();
+        }
+        let bound = bind(mapping, selection.source(), selection.target(), catalog, &bind_options)?;
+        let plan = build(&bound, catalog, &bind_options)?;
+        let proof = prove(&plan, catalog)?;
+        let mut metadata: BTreeMap<String, String> = catalog.metadata.clone();
+        metadata.extend(selection.target().metadata.clone());
+        let target = &selection.target().name;
+        Identity::new(&mapping.family, target, &mapping.hash, &bound.sizes).write(&mut metadata);
+        let tensors: Vec<OutputTensor<'_>> = plan
+            .targets
+            .iter()
+            .map(|target| OutputTensor { key: &target.key, dtype: target.dtype, shape: &target.shape })
+            .collect();
+        let layout = lay_out(&tensors, &metadata, options.max_shard_size)?;
+        let warnings = catalog.warnings.iter().chain(&bound.warnings).cloned().collect();
+        Ok(Conversion { selection, reader, bound, plan, proof, layout, warnings })
+    }
+
+    /// Returns the bytes of all target tensors.
+    pub fn bytes(&self) -> u64 {
+        self.plan.targets.iter().map(crate::plan::TensorPlan::bytes).sum()
+    }
+
+    /// Writes the output and publishes it when it is whole.
+    ///
+    /// # Errors
+    /// Returns what the system refuses, requirements on the weights that do not hold, a source that changed
+    /// meanwhile, and cancellation; nothing is left at the destination then.
+    pub fn run(
+        &self,
+        destination: &Destination,
+        publish: PublishOptions,
+        limits: &Limits,
+        progress: &dyn Progress,
+    ) -> Result<Done, Errors> {
+        let files: Vec<(&str, u64, &[u8])> = self
+            .layout
+            .files
+            .iter()
+            .map(|file| (file.name.as_str(), file.size, file.header.as_slice()))
+            .collect();
+        let index = self.layout.index.as_ref().map(|index| (index.name.as_str(), index.bytes.as_slice()));
+        let catalog = self.reader.catalog();
+        let mut sources = catalog.files.clone();
+        sources.push(catalog.path.clone());
+        let staging = Staging::create(destination, &files, index, &sources, publish)?;
+        let placements: Vec<Placement> = self
+            .layout
+            .placements
+            .iter()
+            .map(|place| Placement { file: place.file, offset: place.offset })
+            .collect();
+        let source = Source(self.reader.as_ref());
+        let stats = execute(&self.plan, catalog, &source, &staging, &placements, limits, progress)?;
+        self.reader.unchanged()?;
+        Ok(Done { files: staging.publish()?, stats })
+    }
+}
+
+/// The reader, as the execution sees it.
+struct Source<'a>(&'a dyn Reader);
+
+impl ReadAt for Source<'_> {
+    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(file, offset, buffer)
+    }
+}

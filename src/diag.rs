@@ -1,0 +1,250 @@
+//! Diagnostics as data: what is wrong, where, what was expected, what was found and what to do.
+//!
+//! Nothing here prints. The binary draws diagnostics (`cli/render.rs`); a test compares [`Diagnostic::code`].
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::fold::fold_keys;
+use crate::span::Span;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Severity {
+    /// Nothing is written.
+    Error,
+    /// Worth knowing; the work goes on.
+    Warning,
+}
+
+/// One thing that is wrong with a mapping file, a checkpoint or their meeting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// How bad it is.
+    pub severity: Severity,
+    /// A stable name, `stage/kind`.
+    pub code: &'static str,
+    /// What is wrong: one lower-case clause without a final period.
+    pub message: String,
+    /// The checkpoint file or folder.
+    pub file: Option<PathBuf>,
+    /// The tensors that it concerns, by their names in the checkpoint.
+    pub tensors: Vec<String>,
+    /// The rule's place in a mapping file.
+    pub rule: Option<Span>,
+    /// Other places worth seeing, each with a word on why.
+    pub related: Vec<(Span, String)>,
+    /// What would have been right.
+    pub expected: Option<String>,
+    /// What was there instead.
+    pub found: Option<String>,
+    /// What to do.
+    pub help: Option<String>,
+}
+
+impl Diagnostic {
+    /// Starts an error.
+    pub fn error(code: &'static str, message: impl Into<String>) -> Diagnostic {
+        Diagnostic {
+            severity: Severity::Error,
+            code,
+            message: message.into(),
+            file: None,
+            tensors: Vec::new(),
+            rule: None,
+            related: Vec::new(),
+            expected: None,
+            found: None,
+            help: None,
+        }
+    }
+
+    /// Starts a warning.
+    pub fn warning(code: &'static str, message: impl Into<String>) -> Diagnostic {
+        Diagnostic { severity: Severity::Warning, ..Diagnostic::error(code, message) }
+    }
+
+    /// Names the checkpoint file.
+    pub fn file(mut self, path: &Path) -> Diagnostic {
+        self.file = Some(path.to_owned());
+        self
+    }
+
+    /// Names a tensor.
+    pub fn tensor(mut self, key: impl Into<String>) -> Diagnostic {
+        self.tensors.push(key.into());
+        self
+    }
+
+    /// Points at a place in a mapping file.
+    pub fn rule(mut self, span: &Span) -> Diagnostic {
+        self.rule = Some(span.clone());
+        self
+    }
+
+    /// Points at a second place.
+    pub fn related(mut self, span: &Span, why: impl Into<String>) -> Diagnostic {
+        self.related.push((span.clone(), why.into()));
+        self
+    }
+
+    /// Says what would have been right.
+    pub fn expected(mut self, text: impl Into<String>) -> Diagnostic {
+        self.expected = Some(text.into());
+        self
+    }
+
+    /// Says what was there instead.
+    pub fn found(mut self, text: impl Into<String>) -> Diagnostic {
+        self.found = Some(text.into());
+        self
+    }
+
+    /// Says what to do.
+    pub fn help(mut self, text: impl Into<String>) -> Diagnostic {
+        self.help = Some(text.into());
+        self
+    }
+
+    /// Returns the tensors' names with their indices folded, `layers.{0..31}.q_proj.weight (32)`.
+    pub fn folded_tensors(&self) -> Vec<String> {
+        fold_keys(self.tensors.iter().map(String::as_str))
+    }
+}
+
+/// One or more diagnostics; at least one is an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Errors(Vec<Diagnostic>);
+
+impl Errors {
+    /// Returns the diagnostics, those that differ in nothing but the tensor merged into one.
+    pub fn diagnostics(&self) -> &[Diagnostic] {
+        &self.0
+    }
+}
+
+impl From<Diagnostic> for Errors {
+    fn from(diagnostic: Diagnostic) -> Errors {
+        Errors(vec![diagnostic])
+    }
+}
+
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, diagnostic) in self.0.iter().enumerate() {
+            let separator = if position == 0 { "" } else { "; " };
+            write!(f, "{separator}{}", diagnostic.message)?;
+            for key in diagnostic.folded_tensors() {
+                write!(f, ", {key}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Errors {}
+
+/// Collects diagnostics while a stage works, so that all of them are shown together.
+#[derive(Debug, Default)]
+pub struct Collector {
+    diagnostics: Vec<Diagnostic>,
+}
+
+impl Collector {
+    /// Adds one.
+    pub fn push(&mut self, diagnostic: Diagnostic) {
+        self.diagnostics.push(diagnostic);
+    }
+
+    /// Adds all of another stage's.
+    pub fn extend(&mut self, errors: Errors) {
+        self.diagnostics.extend(errors.0);
+    }
+
+    /// Returns whether an error was collected.
+    pub fn has_errors(&self) -> bool {
+        self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
+    }
+
+    /// Ends a stage: `value` and the warnings, or all diagnostics where one is an error.
+    ///
+    /// # Errors
+    /// Returns everything that was collected where any of it is an error.
+    pub fn finish<T>(self, value: T) -> Result<(T, Vec<Diagnostic>), Errors> {
+        let failed = self.has_errors();
+        let merged = merge(self.diagnostics);
+        if failed { Err(Errors(merged)) } else { Ok((value, merged)) }
+    }
+}
+
+/// Merges diagnostics that differ in the tensor alone, in order of first appearance.
+fn merge(diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    let mut merged: Vec<Diagnostic> = Vec::new();
+    let mut places = rustc_hash::FxHashMap::default();
+    for mut diagnostic in diagnostics {
+        let tensors = std::mem::take(&mut diagnostic.tensors);
+        let rule = diagnostic.rule.as_ref().map(|span| (span.source.name.clone(), span.start));
+        let key = (
+            diagnostic.code,
+            diagnostic.message.clone(),
+            diagnostic.file.clone(),
+            rule,
+            diagnostic.expected.clone(),
+            diagnostic.found.clone(),
+            diagnostic.help.clone(),
+        );
+        let place = *places.entry(key).or_insert(merged.len());
+        if place == merged.len() {
+            merged.push(diagnostic);
+        }
+        for key in tensors {
+            if merged[place].tensors.last() != Some(&key) {
+                merged[place].tensors.push(key);
+            }
+        }
+    }
+    merged
+}
+
+/// Returns the known name nearest to `name`, where one is near enough to be meant.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let mut best: Option<(f64, &str)> = None;
+    for candidate in known {
+        // 0.7 is where burn-store's suggestions begin too (tracel-ai/burn, crates/burn-store/src/apply_result.rs).
+        let score = strsim::jaro_winkler(name, candidate);
+        if score >= 0.7 && best.is_none_or(|(other, _)| score > other) {
+            best = Some((score, candidate));
+        }
+    }
+    best.map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_complaints_about_many_tensors_become_one() {
+        let mut collector = Collector::default();
+        for layer in 0..3 {
+            collector.push(Diagnostic::error("a/b", "it is wrong").tensor(format!("layers.{layer}.w")));
+        }
+        collector.push(Diagnostic::error("a/b", "it is wrong otherwise").tensor("w"));
+        let errors = collector.finish(()).expect_err("has errors");
+        assert_eq!(errors.diagnostics().len(), 2);
+        assert_eq!(errors.diagnostics()[0].folded_tensors(), ["layers.{0..2}.w (3)"]);
+    }
+
+    #[test]
+    fn warnings_alone_do_not_fail() {
+        let mut collector = Collector::default();
+        collector.push(Diagnostic::warning("a/b", "look"));
+        assert_eq!(collector.finish(7).map(|(value, warnings)| (value, warnings.len())), Ok((7, 1)));
+    }
+
+    #[test]
+    fn the_nearest_name_is_near() {
+        assert_eq!(nearest("q.wieght", ["k.weight", "q.weight"]), Some("q.weight"));
+        assert_eq!(nearest("zzz", ["k.weight", "q.weight"]), None);
+    }
+}

@@ -1,0 +1,265 @@
+//! Doing what a plan says: streamed, by several threads, in bounded memory.
+//!
+//! The output is cut into jobs that fit a thread's buffers: contiguous ranges that are assembled in memory and written
+//! at once or, for large transposes, boxes whose rows are long in the source and in the target. Which thread does
+//! which job changes nothing in the output.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use crate::catalog::Catalog;
+use crate::diag::{Collector, Diagnostic, Errors};
+use crate::plan::{Plan, Step, ValueOp, unit};
+
+mod buffer;
+mod check;
+mod convert;
+mod copy;
+mod gather;
+mod jobs;
+mod part;
+pub mod publish;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use jobs::{Job, Sizes};
+use worker::{Outcome, Worker};
+
+/// Source files that are read at given places.
+pub trait ReadAt: Sync {
+    /// Fills the buffer from that file of [`Catalog::files`], from that byte on.
+    ///
+    /// # Errors
+    /// Returns the system's error, or one for a file that ends too early.
+    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+}
+
+/// Output files that are written at given places, by several threads at once.
+pub trait WriteAt: Sync {
+    /// Writes all bytes to that output file, from that byte on.
+    ///
+    /// # Errors
+    /// Returns the system's error.
+    fn write_all_at(&self, file: usize, offset: u64, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// Where a target tensor lies in the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The output file, as [`WriteAt`] counts them.
+    pub file: usize,
+    /// The byte where the tensor begins.
+    pub offset: u64,
+}
+
+/// What an execution may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Threads, at least 1. There are fewer where the memory does not suffice for all.
+    pub threads: usize,
+    /// Bytes for the buffers of all threads together; 2 MiB are taken in any case, 3 MiB where values are converted.
+    pub memory: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { threads: thread::available_parallelism().map_or(1, usize::from), memory: 64 << 20 }
+    }
+}
+
+/// Who watches an execution.
+pub trait Progress: Sync {
+    /// Takes note that so many more bytes of the output were written.
+    fn advance(&self, bytes: u64);
+    /// Returns whether to stop; asked before each job.
+    fn cancelled(&self) -> bool;
+}
+
+/// What an execution did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExecStats {
+    /// Bytes read from the source: of all jobs, with gaps that were read along.
+    pub bytes_read: u64,
+    /// Bytes written to the output.
+    pub bytes_written: u64,
+    /// The target tensors in which conversion made nonzero values zero, and how many.
+    pub underflows: Vec<(String, u64)>,
+}
+
+/// The least that a buffer has in use; below that, reads are too small to be fast.
+const LEAST_BUFFER: u64 = 1 << 20;
+
+/// Executes a plan: checks what it requires of the weights and writes every byte of every target tensor.
+///
+/// `placements` says where each of [`Plan::targets`] begins. All requirements are checked before an error of theirs is
+/// returned; what was written by then is to be thrown away.
+///
+/// # Errors
+/// - `exec/convert-type`: a step would need a conversion that there is not
+/// - `data/unequal`, `data/nonzero`: requirements that do not hold, all of them
+/// - `exec/overflow`: values too large for the type that they were to be converted to
+/// - `exec/read`, `exec/write`: the system refused
+/// - `exec/cancelled`: `progress` said so
+///
+/// # Panics
+/// Panics where there are not as many placements as targets, or where a plan reaches out of a target tensor.
+pub fn execute(
+    plan: &Plan,
+    catalog: &Catalog,
+    source: &dyn ReadAt,
+    target: &dyn WriteAt,
+    placements: &[Placement],
+    limits: &Limits,
+    progress: &dyn Progress,
+) -> Result<ExecStats, Errors> {
+    let converts = plan.targets.iter().flat_map(|tensor| &tensor.steps).any(is_conversion);
+    let buffers = if converts { 3 } else { 2 };
+    let threads = (limits.threads as u64).min(limits.memory / (buffers * LEAST_BUFFER)).max(1);
+    let buffer = (limits.memory / threads / buffers).max(LEAST_BUFFER) / 8 * 8;
+    let sizes = Sizes { scratch: buffer, target: buffer, values: if converts { buffer } else { 0 } };
+    let run = Run { plan, catalog, source, target, placements, progress, sizes };
+    run.execute(threads as usize)
+}
+
+fn is_conversion(step: &Step) -> bool {
+    matches!(step, Step::Copy(copy) if copy.value != ValueOp::Bits)
+}
+
+/// One execution, as all threads see it.
+struct Run<'a> {
+    plan: &'a Plan,
+    catalog: &'a Catalog,
+    source: &'a dyn ReadAt,
+    target: &'a dyn WriteAt,
+    placements: &'a [Placement],
+    progress: &'a dyn Progress,
+    sizes: Sizes,
+}
+
+impl Run<'_> {
+    fn execute(&self, threads: usize) -> Result<ExecStats, Errors> {
+        assert_eq!(self.plan.targets.len(), self.placements.len(), "each target has a place");
+        self.refuse()?;
+        self.perform(&jobs::cut(self.plan, self.catalog, self.placements, self.sizes), threads)
+    }
+
+    fn perform(&self, jobs: &[Job], threads: usize) -> Result<ExecStats, Errors> {
+        let next = AtomicUsize::new(0);
+        let stop = AtomicBool::new(false);
+        let unlike = |requirement| check::unlike(requirement, self.catalog).is_some();
+        let unmet = AtomicBool::new(self.plan.requirements.iter().any(unlike));
+        let work = || {
+            let mut worker = Worker::new(self);
+            while !stop.load(Ordering::Relaxed) {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(job) = jobs.get(number) else { break };
+                if unmet.load(Ordering::Relaxed) && !matches!(job, Job::Check { .. }) {
+                    // Nothing will be published; only the other requirements matter still.
+                    break;
+                }
+                let done = if self.progress.cancelled() { Err(cancelled()) } else { worker.perform(job) };
+                if let Err(errors) = done {
+                    worker.outcome.failure = Some((number, errors));
+                    stop.store(true, Ordering::Relaxed);
+                }
+                unmet.fetch_or(!worker.outcome.unmet.is_empty(), Ordering::Relaxed);
+            }
+            worker.finish()
+        };
+        let outcome = thread::scope(|scope| {
+            let others: Vec<_> = (1..threads.min(jobs.len())).map(|_| scope.spawn(work)).collect();
+            let mut outcome = work();
+            for other in others {
+                match other.join() {
+                    Ok(part) => outcome.add(part),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            outcome
+        });
+        self.conclude(outcome)
+    }
+
+    /// Refuses what the planner should not have let through.
+    fn refuse(&self) -> Result<(), Errors> {
+        let mut collector = Collector::default();
+        for tensor in &self.plan.targets {
+            for step in &tensor.steps {
+                let Step::Copy(copy) = step else { continue };
+                let stored = &self.catalog.tensors[copy.source];
+                let possible = match copy.value {
+                    ValueOp::Bits => unit(stored.dtype) == tensor.unit(),
+                    ValueOp::Convert { from, to, .. } => {
+                        from == stored.dtype
+                            && to == tensor.dtype
+                            && convert::is_convertible(from)
+                            && convert::is_convertible(to)
+                    }
+                };
+                if !possible {
+                    let message =
+                        format!("cannot turn elements of type {} into {}", stored.dtype, tensor.dtype);
+                    collector.push(
+                        Diagnostic::error("exec/convert-type", message)
+                            .tensor(&tensor.key)
+                            .expected("F64, F32, F16 or BF16 on both sides"),
+                    );
+                }
+            }
+        }
+        collector.finish(()).map(|_| ())
+    }
+
+    fn conclude(&self, outcome: Outcome) -> Result<ExecStats, Errors> {
+        if let Some((_, errors)) = outcome.failure {
+            return Err(errors);
+        }
+        let mut collector = Collector::default();
+        for (&requirement, unmet) in &outcome.unmet {
+            collector.push(check::diagnostic(&self.plan.requirements[requirement], unmet, self.catalog));
+        }
+        for requirement in &self.plan.requirements {
+            if let Some(diagnostic) = check::unlike(requirement, self.catalog) {
+                collector.push(diagnostic);
+            }
+        }
+        // Where a requirement fails, values were converted only in part.
+        let mut underflows = Vec::new();
+        if !collector.has_errors() {
+            for (&target, losses) in &outcome.losses {
+                let tensor = &self.plan.targets[target];
+                if losses.overflows > 0 {
+                    collector.push(overflow(tensor, losses));
+                }
+                if losses.underflows > 0 {
+                    underflows.push((tensor.key.clone(), losses.underflows));
+                }
+            }
+        }
+        let stats =
+            ExecStats { bytes_read: outcome.bytes_read, bytes_written: outcome.bytes_written, underflows };
+        collector.finish(stats).map(|(stats, _)| stats)
+    }
+}
+
+fn overflow(tensor: &crate::plan::TensorPlan, losses: &convert::Losses) -> Diagnostic {
+    let diagnostic = Diagnostic::error(
+        "exec/overflow",
+        format!("finite values would become infinite as {}", tensor.dtype),
+    )
+    .tensor(&tensor.key)
+    .found(format!("{} such values, the largest of magnitude {:e}", losses.overflows, losses.largest))
+    .help("convert to a type with a wider range (BF16, F32)");
+    match &tensor.rule {
+        Some(rule) => diagnostic.rule(rule),
+        None => diagnostic,
+    }
+}
+
+fn cancelled() -> Errors {
+    Diagnostic::error("exec/cancelled", "cancelled before all weights were written").into()
+}

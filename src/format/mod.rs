@@ -1,0 +1,170 @@
+//! Checkpoint files: recognising them, reading their headers and laying out new ones.
+//!
+//! Opening reads headers only. Everything that the headers say is checked before any of it is used, and what
+//! is wrong is reported together; a [`Reader`] can therefore be trusted to describe ranges that exist.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::catalog::Catalog;
+use crate::diag::{Collector, Diagnostic, Errors};
+
+mod folder;
+mod json;
+pub mod safetensors;
+pub(crate) mod shards;
+mod sniff;
+
+/// What is allowed while opening a checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Whether a file that an index or a folder names may be a symbolic link that leaves the folder, as in
+    /// the cache of huggingface_hub (`--allow outside-link`).
+    pub allow_outside_links: bool,
+}
+
+/// An open checkpoint: its headers, and its data on request.
+pub trait Reader: Send + Sync {
+    /// Returns what the headers say.
+    fn catalog(&self) -> &Catalog;
+
+    /// Fills `buffer` with the bytes that begin `offset` bytes into a file, an index into [`Catalog::files`].
+    ///
+    /// The position is part of the call, so any number of threads may read at once.
+    ///
+    /// # Errors
+    /// Returns [`io::ErrorKind::UnexpectedEof`] where the file ends before the buffer is full,
+    /// [`io::ErrorKind::InvalidInput`] for a file that the catalog does not have, and what the system
+    /// reports.
+    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// Checks that the files are still those that were opened, by their sizes and modification times.
+    ///
+    /// # Errors
+    /// Returns `format/changed` for every file that changed.
+    fn unchanged(&self) -> Result<(), Errors>;
+}
+
+/// Opens a checkpoint: a file, the index of a sharded checkpoint, or a folder that holds one of these.
+///
+/// What a file is follows from its content, never from its name.
+///
+/// # Errors
+/// Returns everything that is wrong with the headers or the index (`format/…`).
+pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
+    let is_folder = std::fs::metadata(path).map_err(|error| io_error(path, "open it", &error))?.is_dir();
+    let file = if is_folder { folder::checkpoint_in(path, options)? } else { path.to_owned() };
+    if sniff::is_json_file(&file)? {
+        return shards::open_index(path, &file, options);
+    }
+    let mut collector = Collector::default();
+    let parts = safetensors::read::open_file(&file, &mut collector).into_iter().collect();
+    Ok(Box::new(safetensors::read::assemble(path, parts, collector)?))
+}
+
+/// Opens safetensors files as one checkpoint without an index; `path` stands in messages for all of them.
+///
+/// # Errors
+/// Returns everything that is wrong with the headers, and `format/duplicate-key` for a tensor in two files.
+pub fn open_files(path: &Path, files: &[PathBuf]) -> Result<Box<dyn Reader>, Errors> {
+    let mut collector = Collector::default();
+    let parts = files.iter().filter_map(|file| safetensors::read::open_file(file, &mut collector)).collect();
+    Ok(Box::new(safetensors::read::assemble(path, parts, collector)?))
+}
+
+/// Describes a failure of the file system; `action` completes "cannot …".
+fn io_error(path: &Path, action: &str, error: &io::Error) -> Diagnostic {
+    Diagnostic::error("format/io", format!("cannot {action}: {error}")).file(path)
+}
+
+/// Returns a name fit for a message: control characters escaped, the middle of a long name left out.
+///
+/// A header may hold names of megabytes or with terminal escapes in them.
+pub(crate) fn shown(name: &str) -> String {
+    const ENDS: usize = 58;
+    let escape = |part: &str| -> String {
+        part.chars()
+            .flat_map(|c| {
+                let escaped: Vec<char> = if c.is_control() { c.escape_default().collect() } else { vec![c] };
+                escaped
+            })
+            .collect()
+    };
+    let length = name.chars().count();
+    if length <= 120 {
+        return escape(name);
+    }
+    let head: String = name.chars().take(ENDS).collect();
+    let tail: String = name.chars().skip(length - ENDS).collect();
+    format!("{}…{}", escape(&head), escape(&tail))
+}
+
+/// Helpers for the tests of this folder.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// Returns the bytes of a safetensors file with that header and zeros for data.
+    pub(crate) fn file_bytes(header: &str, data: usize) -> Vec<u8> {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.resize(bytes.len() + data, 0);
+        bytes
+    }
+
+    /// Writes a file of the folder and returns its path.
+    pub(crate) fn put(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = folder.join(name);
+        std::fs::create_dir_all(path.parent().expect("has a parent")).expect("folder");
+        std::fs::write(&path, bytes).expect("file");
+        path
+    }
+
+    /// Opens with the default options.
+    pub(crate) fn open_plain(path: &Path) -> Result<Box<dyn Reader>, Errors> {
+        open(path, &OpenOptions::default())
+    }
+
+    /// Returns the codes of what is wrong.
+    pub(crate) fn codes(result: &Result<Box<dyn Reader>, Errors>) -> Vec<&'static str> {
+        let errors = result.as_ref().err().expect("does not open");
+        errors.diagnostics().iter().map(|diagnostic| diagnostic.code).collect()
+    }
+
+    /// Returns all texts of what is wrong in one.
+    pub(crate) fn text(result: &Result<Box<dyn Reader>, Errors>) -> String {
+        format!("{:?}", result.as_ref().err().expect("does not open").diagnostics())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::*;
+    use super::*;
+
+    #[test]
+    fn long_and_odd_names_are_shortened_in_messages_only() {
+        assert_eq!(shown("a.weight"), "a.weight");
+        assert_eq!(shown("a\u{1b}[31m"), "a\\u{1b}[31m");
+        let shortened = shown(&"ä".repeat(1000));
+        assert_eq!(shortened.chars().count(), 117);
+    }
+
+    #[test]
+    fn a_long_key_stays_whole_in_the_catalog_and_in_the_diagnostic() {
+        let folder = tempfile::tempdir().expect("folder");
+        let key = "k".repeat(1_000_000);
+        let header = format!(r#"{{"{key}":{{"dtype":"F32","shape":[1],"data_offsets":[0,8]}}}}"#);
+        let path = put(folder.path(), "a", &file_bytes(&header, 8));
+        let errors = open_plain(&path).err().expect("does not open");
+        let diagnostic = &errors.diagnostics()[0];
+        assert_eq!((diagnostic.tensors[0].len(), diagnostic.message.len() < 500), (1_000_000, true));
+    }
+
+    #[test]
+    fn a_missing_source_is_an_error_with_the_systems_words() {
+        let result = open_plain(Path::new("/nonexistent/model.safetensors"));
+        assert_eq!(codes(&result), ["format/io"]);
+        assert!(text(&result).contains("cannot open it: "));
+    }
+}

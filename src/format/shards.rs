@@ -1,0 +1,457 @@
+//! Sharded checkpoints: an index, `*.safetensors.index.json`, and the files that it names.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Number;
+
+use super::json::{Json, repeated};
+use super::safetensors::header::LIMIT;
+use super::safetensors::read::{self, Part};
+use super::{OpenOptions, Reader, io_error, shown, sniff};
+use crate::diag::{Collector, Diagnostic, Errors};
+use crate::fold::fold_keys;
+
+/// The index's usual name.
+pub(crate) const INDEX_NAME: &str = "model.safetensors.index.json";
+
+/// What every index's name ends in.
+pub(super) const INDEX_ENDING: &str = ".safetensors.index.json";
+
+/// The name of a checkpoint of one file.
+pub(crate) const SINGLE_NAME: &str = "model.safetensors";
+
+/// Returns the name of a shard; `position` counts from 0.
+pub(super) fn shard_name(position: usize, count: usize) -> String {
+    format!("model-{:05}-of-{count:05}.safetensors", position + 1)
+}
+
+/// An index's content.
+#[derive(Debug, Default)]
+struct Index {
+    /// Each tensor's shard.
+    weight_map: BTreeMap<String, String>,
+    /// The bytes of all tensors, as far as the index says.
+    total_size: Option<Number>,
+}
+
+/// Opens the shards that an index names; `source` is what the user named, the index or its folder.
+pub(super) fn open_index(
+    source: &Path,
+    index_path: &Path,
+    options: &OpenOptions,
+) -> Result<Box<dyn Reader>, Errors> {
+    let mut out = Collector::default();
+    let index = parse_index(&read_text(index_path)?, index_path, &mut out);
+    // Sorted, so that the files come in the order of their names.
+    let names: BTreeSet<&str> = index.weight_map.values().map(String::as_str).collect();
+    let folder = index_path.parent().unwrap_or(Path::new(""));
+    let paths = resolve(folder, index_path, &names, options, &mut out);
+    let mut parts: Vec<Part> = Vec::new();
+    if !out.has_errors() {
+        parts.extend(paths.iter().filter_map(|path| read::open_file(path, &mut out)));
+    }
+    if !out.has_errors() {
+        let names: Vec<&str> = names.into_iter().collect();
+        cross_check(&index, index_path, &names, &parts, options, &mut out);
+    }
+    Ok(Box::new(read::assemble(source, parts, out)?))
+}
+
+/// Reads an index's text, bounded like a header.
+fn read_text(path: &Path) -> Result<String, Errors> {
+    let (file, metadata) = sniff::open_regular(path)?;
+    if metadata.len() > LIMIT {
+        let message = format!("the index has {} bytes, over the limit of {LIMIT}", metadata.len());
+        return Err(Diagnostic::error("format/bad-index", message).file(path).into());
+    }
+    std::io::read_to_string(file).map_err(|error| io_error(path, "read the index", &error).into())
+}
+
+fn parse_index(text: &str, path: &Path, out: &mut Collector) -> Index {
+    let mut index = Index::default();
+    let fail = |message: String| Diagnostic::error("format/bad-index", message).file(path);
+    let no_index = "name the index of a sharded checkpoint, a safetensors file or a folder";
+    let fields = match Json::parse_map(text) {
+        Ok(fields) => fields,
+        Err(problem) => {
+            out.push(fail(format!("the index {problem}")).help(no_index));
+            return index;
+        }
+    };
+    let twice = |place: &str, key: &str| {
+        Diagnostic::error("format/duplicate-key", format!("{place} holds `{}` twice", shown(key))).file(path)
+    };
+    for key in repeated(&fields) {
+        out.push(twice("the index", key));
+    }
+    let find = |name: &str| fields.iter().find(|(key, _)| key == name).map(|(_, value)| value);
+    match find("weight_map") {
+        Some(Json::Map(entries)) => {
+            for key in repeated(entries) {
+                out.push(twice("the index's `weight_map`", key).tensor(key));
+            }
+            for (key, value) in entries {
+                if let Json::Text(shard) = value {
+                    index.weight_map.insert(key.clone(), shard.clone());
+                } else {
+                    let diagnostic = fail("the index's `weight_map` names no file for it".to_owned());
+                    out.push(diagnostic.tensor(key).expected("a string").found(value.brief()));
+                }
+            }
+        }
+        Some(other) => {
+            out.push(fail("the index's `weight_map` is not a map".to_owned()).found(other.brief()))
+        }
+        None => {
+            out.push(fail("the JSON text has no `weight_map`, so it is no index".to_owned()).help(no_index))
+        }
+    }
+    if let Some(Json::Map(metadata)) = find("metadata")
+        && let Some((_, Json::Number(number))) = metadata.iter().find(|(key, _)| key == "total_size")
+    {
+        index.total_size = Some(number.clone());
+    }
+    index
+}
+
+/// Returns the shards' paths, in order; shards outside the folder and missing ones are reported.
+fn resolve(
+    folder: &Path,
+    index_path: &Path,
+    names: &BTreeSet<&str>,
+    options: &OpenOptions,
+    out: &mut Collector,
+) -> Vec<PathBuf> {
+    let mut paths = Vec::with_capacity(names.len());
+    let mut missing = Vec::new();
+    for &name in names {
+        if let Some(problem) = name_problem(name) {
+            let message = format!("the index names the shard `{}`, which {problem}", shown(name));
+            let diagnostic = Diagnostic::error("format/path-escape", message).file(index_path);
+            out.push(
+                diagnostic.expected("a file below the index's folder").help("do not trust this checkpoint"),
+            );
+            continue;
+        }
+        let path = folder.join(name);
+        if !path.exists() {
+            missing.push(name);
+        } else if let Err(errors) = check_link(folder, &path, name, options) {
+            out.extend(errors);
+        }
+        paths.push(path);
+    }
+    if !missing.is_empty() {
+        let list = fold_keys(missing.iter().copied()).into_iter().map(|name| format!("`{}`", shown(&name)));
+        let message = format!(
+            "{} of the {} shards that the index names do not exist: {}",
+            missing.len(),
+            names.len(),
+            list.collect::<Vec<_>>().join(", ")
+        );
+        let diagnostic = Diagnostic::error("format/missing-shard", message).file(index_path);
+        out.push(diagnostic.help("finish the download"));
+    }
+    paths
+}
+
+/// Returns why a shard's name cannot be one, completing "which …".
+pub(crate) fn name_problem(name: &str) -> Option<&'static str> {
+    let bytes = name.as_bytes();
+    if name.is_empty() {
+        Some("is empty")
+    } else if name.contains('\0') {
+        Some("has a zero byte")
+    } else if name.contains('\\') {
+        Some("has a backslash")
+    } else if name.starts_with('/') {
+        Some("is absolute")
+    } else if bytes.len() > 1 && bytes[0].is_ascii_alphabetic() && bytes[1] == b':' {
+        Some("begins with a drive letter")
+    } else if name.split('/').any(|segment| segment == "..") {
+        Some("leaves the folder by `..`")
+    } else {
+        None
+    }
+}
+
+/// Refuses a file that is a link out of its folder, unless that is allowed.
+pub(super) fn check_link(
+    folder: &Path,
+    path: &Path,
+    name: &str,
+    options: &OpenOptions,
+) -> Result<(), Errors> {
+    if options.allow_outside_links {
+        return Ok(());
+    }
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let root = folder.canonicalize().map_err(|error| io_error(folder, "resolve the folder", &error))?;
+    let target = path.canonicalize().map_err(|error| io_error(path, "resolve it", &error))?;
+    if target.starts_with(&root) {
+        return Ok(());
+    }
+    let message = format!("`{}` is a symbolic link that leaves the folder", shown(name));
+    let diagnostic = Diagnostic::error("format/path-escape", message).file(path);
+    let diagnostic = diagnostic.found(format!("`{}`", shown(&target.to_string_lossy())));
+    Err(diagnostic
+        .help("if you trust the link, as in the cache of huggingface_hub, give `--allow outside-link`")
+        .into())
+}
+
+/// Compares an index with what its shards hold; `names` and `parts` go together.
+fn cross_check(
+    index: &Index,
+    index_path: &Path,
+    names: &[&str],
+    parts: &[Part],
+    options: &OpenOptions,
+    out: &mut Collector,
+) {
+    let mut homes: HashMap<&str, Vec<&str>> = HashMap::new();
+    let mut total = 0_u64;
+    for (&name, part) in names.iter().zip(parts) {
+        for entry in &part.header.tensors {
+            homes.entry(&entry.key).or_default().push(name);
+            // Each file's data fits the file, so the sum stays far from overflowing.
+            total += entry.end - entry.begin;
+            if !index.weight_map.contains_key(&entry.key) {
+                let message = format!("`{}` holds a tensor that the index does not list", shown(name));
+                let diagnostic = Diagnostic::warning("format/not-indexed", message).file(index_path);
+                out.push(diagnostic.tensor(&entry.key).help("it is read all the same"));
+            }
+        }
+    }
+    let is_at_home = |key: &str, shard: &str| homes.get(key).is_some_and(|shards| shards.contains(&shard));
+    let lost: Vec<(&str, &str)> = index
+        .weight_map
+        .iter()
+        .map(|(key, shard)| (key.as_str(), shard.as_str()))
+        .filter(|(key, shard)| !is_at_home(key, shard))
+        .collect();
+    let strays = if lost.is_empty() { HashMap::new() } else { strays(index_path, names, &lost, options) };
+    for (key, shard) in lost {
+        let place = homes.get(key).map(|shards| shards[0]).or_else(|| strays.get(key).map(String::as_str));
+        let place =
+            place.map_or("no other file has it".to_owned(), |place| format!("it is in `{}`", shown(place)));
+        let message = format!("the index places it in `{}`, which does not hold it; {place}", shown(shard));
+        let diagnostic = Diagnostic::error("format/index-tensor-not-in-shard", message).file(index_path);
+        out.push(diagnostic.tensor(key).help("correct the index, or fetch the checkpoint again"));
+    }
+    if let Some(stated) = &index.total_size
+        && stated.as_u64() != Some(total)
+        && stated.as_f64() != Some(total as f64)
+    {
+        let message = format!("the index says that the tensors have {stated} bytes, they have {total}");
+        out.push(Diagnostic::warning("format/total-size", message).file(index_path));
+    }
+}
+
+/// Looks for lost tensors in the folder's other safetensors files; the answer serves a message only.
+fn strays(
+    index_path: &Path,
+    names: &[&str],
+    lost: &[(&str, &str)],
+    options: &OpenOptions,
+) -> HashMap<String, String> {
+    let mut found = HashMap::new();
+    let wanted: HashSet<&str> = lost.iter().map(|(key, _)| *key).collect();
+    let folder =
+        index_path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut others: Vec<(String, PathBuf)> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            entry.ok().and_then(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+        })
+        .filter(|(name, _)| !names.contains(&name.as_str()))
+        .collect();
+    others.sort();
+    for (name, path) in others {
+        if check_link(folder, &path, &name, options).is_err() {
+            continue;
+        }
+        // Its own faults are none of this checkpoint's.
+        let Some(part) = read::open_file(&path, &mut Collector::default()) else { continue };
+        for entry in part.header.tensors {
+            if wanted.contains(entry.key.as_str()) {
+                found.entry(entry.key).or_insert_with(|| name.clone());
+            }
+        }
+    }
+    found
+}
+
+/// Returns the text of an index; `weight_map` gives each tensor's shard.
+pub(super) fn index_bytes(total_size: u64, weight_map: BTreeMap<&str, &str>) -> serde_json::Result<Vec<u8>> {
+    #[derive(Serialize)]
+    struct Metadata {
+        total_size: u64,
+    }
+    #[derive(Serialize)]
+    struct Text<'a> {
+        metadata: Metadata,
+        weight_map: BTreeMap<&'a str, &'a str>,
+    }
+    let mut bytes = serde_json::to_vec_pretty(&Text { metadata: Metadata { total_size }, weight_map })?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// Returns the files that an index names, or none where it is no index; for replacing an older checkpoint.
+pub(crate) fn named_shards(index_path: &Path) -> BTreeSet<String> {
+    let Ok(text) = read_text(index_path) else { return BTreeSet::new() };
+    let index = parse_index(&text, index_path, &mut Collector::default());
+    index.weight_map.into_values().filter(|name| name_problem(name).is_none()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    fn shard(keys: &[&str], metadata: &str) -> Vec<u8> {
+        let mut header = format!(r#"{{"__metadata__":{{"m":"{metadata}"}}"#);
+        for (at, key) in keys.iter().enumerate() {
+            let end = at + 1;
+            header.push_str(&format!(r#","{key}":{{"dtype":"U8","shape":[1],"data_offsets":[{at},{end}]}}"#));
+        }
+        header.push('}');
+        file_bytes(&header, keys.len())
+    }
+
+    fn index(folder: &Path, text: &str) -> PathBuf {
+        put(folder, INDEX_NAME, text.as_bytes())
+    }
+
+    fn warnings(reader: &dyn Reader) -> Vec<&'static str> {
+        reader.catalog().warnings.iter().map(|warning| warning.code).collect()
+    }
+
+    #[test]
+    fn shards_open_as_one_checkpoint_in_the_order_of_their_names() {
+        let folder = tempfile::tempdir().expect("folder");
+        put(folder.path(), "2.safetensors", &shard(&["b"], "x"));
+        put(folder.path(), "sub/1.safetensors", &shard(&["c", "a"], "x"));
+        let path = index(
+            folder.path(),
+            r#"{"metadata":{"total_size":3.0},"weight_map":{"a":"sub/1.safetensors","b":"2.safetensors","c":"sub/1.safetensors"}}"#,
+        );
+        for source in [path.as_path(), folder.path()] {
+            let reader = open_plain(source).expect("opens");
+            let keys: Vec<&str> = reader.catalog().tensors.iter().map(|tensor| tensor.key.as_str()).collect();
+            assert_eq!((keys, warnings(&*reader)), (vec!["b", "c", "a"], vec![]));
+            assert_eq!(reader.catalog().path, source);
+            assert_eq!(reader.catalog().metadata["m"], "x");
+        }
+    }
+
+    #[test]
+    fn sf_11_shards_stay_in_the_folder() {
+        let folder = tempfile::tempdir().expect("folder");
+        let inner = folder.path().join("inner");
+        put(folder.path(), "a.safetensors", &shard(&["w"], ""));
+        put(&inner, "sub/a.safetensors", &shard(&["w"], ""));
+        for name in [
+            "../a.safetensors",
+            "/etc/a.safetensors",
+            "sub/../../a.safetensors",
+            r"C:\\a",
+            "C:a",
+            r"a\u0000",
+            "",
+        ] {
+            let path = index(&inner, &format!(r#"{{"weight_map":{{"w":"{name}"}}}}"#));
+            let result = open_plain(&path);
+            assert_eq!(codes(&result), ["format/path-escape"], "{name}");
+            assert!(text(&result).contains(&shown(name)) || name.contains('\\'), "{name}");
+        }
+        assert!(open_plain(&index(&inner, r#"{"weight_map":{"w":"sub/a.safetensors"}}"#)).is_ok());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn sf_11_links_out_of_the_folder_need_leave() {
+        let folder = tempfile::tempdir().expect("folder");
+        let inner = folder.path().join("inner");
+        put(folder.path(), "blob", &shard(&["w"], ""));
+        put(&inner, "real", &shard(&["v"], ""));
+        std::os::unix::fs::symlink("../blob", inner.join("out.safetensors")).expect("link");
+        std::os::unix::fs::symlink("real", inner.join("in.safetensors")).expect("link");
+        let path = index(&inner, r#"{"weight_map":{"w":"out.safetensors","v":"in.safetensors"}}"#);
+        let result = open_plain(&path);
+        assert_eq!(codes(&result), ["format/path-escape"]);
+        assert!(
+            text(&result).contains("--allow outside-link") && text(&result).contains("`out.safetensors`")
+        );
+        assert!(super::super::open(&path, &OpenOptions { allow_outside_links: true }).is_ok());
+    }
+
+    #[test]
+    fn sf_12_all_missing_shards_are_listed() {
+        let folder = tempfile::tempdir().expect("folder");
+        put(folder.path(), "model-00001-of-00002.safetensors", &shard(&["a"], ""));
+        let path = index(
+            folder.path(),
+            r#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#,
+        );
+        let result = open_plain(&path);
+        assert_eq!(codes(&result), ["format/missing-shard"]);
+        assert!(
+            text(&result).contains("1 of the 2 shards")
+                && text(&result).contains("model-00002-of-00002.safetensors")
+        );
+    }
+
+    #[test]
+    fn sf_13_the_index_is_compared_with_the_shards() {
+        let folder = tempfile::tempdir().expect("folder");
+        put(folder.path(), "s1", &shard(&["v", "u"], "1"));
+        put(folder.path(), "s2", &shard(&["w"], "2"));
+        let path = index(
+            folder.path(),
+            r#"{"metadata":{"total_size":12345},"weight_map":{"v":"s1","w":"s1","x":"s1"}}"#,
+        );
+        let result = open_plain(&path);
+        let expected = [
+            "format/not-indexed",
+            "format/index-tensor-not-in-shard",
+            "format/index-tensor-not-in-shard",
+            "format/total-size",
+        ];
+        assert_eq!(codes(&result), expected);
+        assert!(text(&result).contains("`s1`, which does not hold it; it is in `s2`"));
+        assert!(text(&result).contains("no other file has it") && text(&result).contains("12345"));
+
+        let path = index(folder.path(), r#"{"weight_map":{"v":"s1","w":"s2"}}"#);
+        let reader = open_plain(&path).expect("opens");
+        assert_eq!(warnings(&*reader), ["format/not-indexed", "format/metadata-conflict"]);
+        assert_eq!((reader.catalog().tensors.len(), reader.catalog().metadata["m"].as_str()), (3, "1"));
+
+        put(folder.path(), "s2", &shard(&["w", "v"], "1"));
+        let result = open_plain(&path);
+        assert!(codes(&result).contains(&"format/duplicate-key"));
+        assert!(text(&result).contains("`s1` and `s2`"));
+    }
+
+    #[test]
+    fn an_index_is_checked_too() {
+        let folder = tempfile::tempdir().expect("folder");
+        put(folder.path(), "s", &shard(&["a"], ""));
+        for (text, code) in [
+            (r#"{"weight_map":{"a":"s","\u0061":"s"}}"#, "format/duplicate-key"),
+            (r#"{"weight_map":{"a":"s"},"weight_map":{"a":"s"}}"#, "format/duplicate-key"),
+            (r#"{"weight_map":{"a":1}}"#, "format/bad-index"),
+            (r#"{"weight_map":[]}"#, "format/bad-index"),
+            (r#"{"model_type":"llama"}"#, "format/bad-index"),
+            (r#"{"weight_map":"#, "format/bad-index"),
+        ] {
+            assert!(codes(&open_plain(&index(folder.path(), text))).contains(&code), "{text}");
+        }
+        put(folder.path(), "s", b"PK\x03\x04");
+        let result = open_plain(&index(folder.path(), r#"{"weight_map":{"a":"s"}}"#));
+        assert_eq!(codes(&result), ["format/pytorch"]);
+    }
+}

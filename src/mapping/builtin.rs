@@ -1,0 +1,40 @@
+//! The mapping files that are compiled into the library.
+
+use std::sync::Arc;
+
+use super::Mapping;
+use super::read::read;
+use crate::span::Source;
+
+/// Name and text of each file in `mappings/`.
+const FILES: &[(&str, &str)] = &[("attention", include_str!("../../mappings/attention.json"))];
+
+/// Returns the names of the built-in families.
+pub fn names() -> impl Iterator<Item = &'static str> + Clone {
+    FILES.iter().map(|(name, _)| *name)
+}
+
+/// Returns a built-in family.
+///
+/// # Panics
+/// Never in a released build: a test reads every built-in file.
+pub fn family(name: &str) -> Option<Mapping> {
+    let (name, text) = FILES.iter().find(|(file, _)| *file == name)?;
+    let source = Arc::new(Source { name: format!("mappings/{name}.json"), text: (*text).to_owned() });
+    match read(&source) {
+        Ok(mapping) => Some(mapping),
+        Err(errors) => panic!("the built-in {name} is wrong: {errors}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_file_is_right() {
+        for name in names() {
+            assert_eq!(family(name).expect("is there").family, name);
+        }
+    }
+}

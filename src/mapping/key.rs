@@ -1,0 +1,417 @@
+//! Key templates, `encoder.layers.{l}.heads.{h:02}.{*m}.weight`: matching names and making them.
+
+use std::fmt;
+
+use crate::diag::Diagnostic;
+use crate::notation::Text;
+use crate::span::Span;
+
+/// A pattern for the names of stored tensors.
+#[derive(Clone, Debug)]
+pub struct Template {
+    /// The pattern for the file's name, where the template is written `FILE::KEY`.
+    pub file: Option<Vec<Piece>>,
+    /// The pattern for the tensor's name.
+    pub key: Vec<Piece>,
+    /// Where it stands.
+    pub span: Span,
+}
+
+/// A part of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Text that stands as it is.
+    Literal(String),
+    /// `{l}`, `{l+4}`, `{l:03}`: an index along an axis.
+    Axis {
+        /// The axis.
+        name: String,
+        /// What the name's number is above the index.
+        offset: u64,
+        /// Digits at least, filled up with zeros; 0 for none.
+        width: usize,
+    },
+    /// `{*m}`: a path of any length, also an empty one.
+    Path {
+        /// Its name.
+        name: String,
+        /// What separates its segments: the character behind it in the template, or before it where it stands last.
+        separator: char,
+    },
+}
+
+/// What a template found in a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Captures {
+    /// Captured paths, by name, as segments; in order of the name.
+    pub paths: Vec<(String, Vec<String>)>,
+    /// Indices by axis, in order of the name.
+    pub indices: Vec<(String, u64)>,
+}
+
+impl Captures {
+    /// Returns the index along that axis.
+    pub fn index(&self, axis: &str) -> Option<u64> {
+        self.indices.iter().find(|(name, _)| name == axis).map(|(_, index)| *index)
+    }
+
+    fn bind_index(&mut self, axis: &str, index: u64) -> bool {
+        match self.indices.binary_search_by(|(name, _)| name.as_str().cmp(axis)) {
+            Ok(at) => self.indices[at].1 == index,
+            Err(at) => {
+                self.indices.insert(at, (axis.to_owned(), index));
+                true
+            }
+        }
+    }
+
+    fn bind_path(&mut self, path: &str, segments: Vec<String>) -> bool {
+        match self.paths.binary_search_by(|(name, _)| name.as_str().cmp(path)) {
+            Ok(at) => self.paths[at].1 == segments,
+            Err(at) => {
+                self.paths.insert(at, (path.to_owned(), segments));
+                true
+            }
+        }
+    }
+}
+
+impl Template {
+    /// Parses a template.
+    ///
+    /// # Errors
+    /// Returns the first thing that is not of the grammar, with its place.
+    pub fn parse(text: Text<'_>) -> Result<Template, Diagnostic> {
+        let (file, key) = match text.text.find("::") {
+            Some(at) => (Some(pieces(&text, 0, at)?), pieces(&text, at + 2, text.text.len())?),
+            None => (None, pieces(&text, 0, text.text.len())?),
+        };
+        if key.is_empty() {
+            return Err(Diagnostic::error("mapping/template", "an empty key template").rule(text.span));
+        }
+        Ok(Template { file, key, span: text.span.clone() })
+    }
+
+    /// Returns all its pieces, the file's first.
+    pub fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        self.file.iter().flatten().chain(&self.key)
+    }
+
+    /// Returns the axes that it enumerates.
+    pub fn axes(&self) -> impl Iterator<Item = &str> {
+        self.pieces().filter_map(|piece| match piece {
+            Piece::Axis { name, .. } => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Returns the paths that it captures.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.pieces().filter_map(|piece| match piece {
+            Piece::Path { name, .. } => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Matches a name as a whole. A name that can be read in two ways is read with the longest first path.
+    pub fn matches(&self, file: &str, key: &str) -> Option<Captures> {
+        let captures = match &self.file {
+            Some(pieces) => matches(pieces, file, Captures::default())?,
+            None => Captures::default(),
+        };
+        matches(&self.key, key, captures)
+    }
+
+    /// Makes a name.
+    ///
+    /// # Errors
+    /// Returns what cannot be written: a path segment that holds the template's separator, or a missing capture.
+    pub fn print(&self, captures: &Captures) -> Result<(Option<String>, String), String> {
+        let file = self.file.as_ref().map(|pieces| print(pieces, captures)).transpose()?;
+        Ok((file, print(&self.key, captures)?))
+    }
+}
+
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.span.text().trim_matches('"'))
+    }
+}
+
+fn pieces(text: &Text<'_>, start: usize, end: usize) -> Result<Vec<Piece>, Diagnostic> {
+    let at = |from: usize, to: usize| {
+        if text.verbatim {
+            Span::new(&text.span.source, text.span.start + from, text.span.start + to)
+        } else {
+            text.span.clone()
+        }
+    };
+    let error =
+        |from, to, message: String| Diagnostic::error("mapping/template", message).rule(&at(from, to));
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut position = start;
+    while position < end {
+        let rest = &text.text[position..end];
+        if let Some(stray) = rest.find(['{', '}']).filter(|&at| rest[at..].starts_with('}') || at == 0) {
+            if rest[stray..].starts_with('}') {
+                return Err(error(position + stray, position + stray + 1, "this `}` closes nothing".into()));
+            }
+        } else {
+            let length = rest.find('{').unwrap_or(rest.len());
+            pieces.push(Piece::Literal(rest[..length].to_owned()));
+            position += length;
+            continue;
+        }
+        let Some(close) = rest.find('}') else {
+            return Err(error(position, position + 1, "this `{` is never closed".into()));
+        };
+        let piece = capture(&rest[1..close]).map_err(|message| {
+            error(position, position + close + 1, message)
+                .help("write `{l}` for an axis, `{l+4}` with an offset, `{l:03}` with zeros before, `{*m}` for a path")
+        })?;
+        if matches!((pieces.last(), &piece), (Some(Piece::Axis { .. }), Piece::Axis { .. }))
+            || matches!((pieces.last(), &piece), (Some(Piece::Path { .. }), _))
+        {
+            return Err(error(
+                position,
+                position + close + 1,
+                "two captures without text between them".into(),
+            ));
+        }
+        pieces.push(piece);
+        position += close + 1;
+    }
+    if pieces.iter().filter(|piece| matches!(piece, Piece::Path { .. })).count() > 2 {
+        return Err(error(start, end, "more than two path captures".into()));
+    }
+    set_separators(&mut pieces).map_err(|message| error(start, end, message))?;
+    Ok(pieces)
+}
+
+fn capture(text: &str) -> Result<Piece, String> {
+    if let Some(name) = text.strip_prefix('*') {
+        if !crate::notation::is_axis_name(name) {
+            return Err(format!("`{{*{name}}}` has no usable name"));
+        }
+        return Ok(Piece::Path { name: name.to_owned(), separator: '\0' });
+    }
+    let (text, width) = match text.split_once(':') {
+        Some((name, width)) if width.starts_with('0') && width.len() > 1 => (
+            name,
+            width
+                .parse()
+                .ok()
+                .filter(|&width: &usize| width <= 18)
+                .ok_or("the width is no number up to 18")?,
+        ),
+        Some((_, width)) => {
+            return Err(format!("`:{width}` is no width; `:03` fills up to three digits with zeros"));
+        }
+        None => (text, 0),
+    };
+    let (name, offset) = match text.split_once('+') {
+        Some((name, offset)) => {
+            (name, offset.parse::<u32>().map_err(|_| format!("the offset `+{offset}` is no whole number"))?)
+        }
+        None => (text, 0),
+    };
+    if !crate::notation::is_axis_name(name) {
+        return Err(format!("`{{{text}}}` names no axis"));
+    }
+    Ok(Piece::Axis { name: name.to_owned(), offset: offset.into(), width })
+}
+
+fn set_separators(pieces: &mut [Piece]) -> Result<(), String> {
+    let literal = |piece: Option<&Piece>, last: bool| match piece {
+        Some(Piece::Literal(text)) if last => text.chars().next_back(),
+        Some(Piece::Literal(text)) => text.chars().next(),
+        _ => None,
+    };
+    for at in 0..pieces.len() {
+        let found = literal(pieces.get(at + 1), false).or_else(|| literal(pieces[..at].last(), true));
+        if let Piece::Path { name, separator } = &mut pieces[at] {
+            *separator = match found {
+                Some(c) if !c.is_alphanumeric() && c != '_' => c,
+                // A template of the path alone: the names of the field's checkpoints are dotted.
+                None => '.',
+                Some(c) => {
+                    return Err(format!(
+                        "`{{*{name}}}` stands beside `{c}`; a path ends at a separator such as `.` or `/`"
+                    ));
+                }
+            };
+        }
+    }
+    Ok(())
+}
+
+fn matches(pieces: &[Piece], text: &str, captures: Captures) -> Option<Captures> {
+    let Some((piece, rest)) = pieces.split_first() else { return text.is_empty().then_some(captures) };
+    match piece {
+        Piece::Literal(literal) => matches(rest, text.strip_prefix(literal.as_str())?, captures),
+        Piece::Axis { name, offset, width } => {
+            let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+            let (number, behind) = text.split_at(digits);
+            // `01` is no way to write 1 without a width, and two names for one index would be one too many.
+            let canonical = number.len() == *width
+                || (number.len() > *width && !number.starts_with('0'))
+                || number == "0";
+            let index = number.parse::<u64>().ok()?.checked_sub(*offset)?;
+            let mut captures = captures;
+            (canonical && captures.bind_index(name, index)).then(|| matches(rest, behind, captures)).flatten()
+        }
+        Piece::Path { name, separator } => {
+            let try_path = |path: &str, rest: &[Piece], behind: &str| {
+                let mut captures = captures.clone();
+                let segments = if path.is_empty() { Vec::new() } else { segments(path, *separator)? };
+                captures.bind_path(name, segments).then(|| matches(rest, behind, captures)).flatten()
+            };
+            match rest.split_first() {
+                Some((Piece::Literal(literal), tail)) => {
+                    let from_the_end = text.rmatch_indices(literal.as_str());
+                    from_the_end
+                        .filter(|(at, _)| *at > 0)
+                        .find_map(|(at, _)| try_path(&text[..at], tail, &text[at + literal.len()..]))
+                        .or_else(|| {
+                            // The empty path swallows its separator.
+                            let literal = literal.strip_prefix(*separator)?;
+                            try_path("", tail, text.strip_prefix(literal)?)
+                        })
+                }
+                _ => try_path(text, rest, ""),
+            }
+        }
+    }
+}
+
+fn segments(path: &str, separator: char) -> Option<Vec<String>> {
+    let segments: Vec<String> = path.split(separator).map(str::to_owned).collect();
+    segments.iter().all(|segment| !segment.is_empty()).then_some(segments)
+}
+
+fn print(pieces: &[Piece], captures: &Captures) -> Result<String, String> {
+    let mut text = String::new();
+    let mut swallow = None;
+    for (position, piece) in pieces.iter().enumerate() {
+        match piece {
+            Piece::Literal(literal) => {
+                text.push_str(swallow.take().and_then(|c: char| literal.strip_prefix(c)).unwrap_or(literal));
+            }
+            Piece::Axis { name, offset, width } => {
+                let index =
+                    captures.index(name).ok_or_else(|| format!("nothing gives the index `{{{name}}}`"))?;
+                text.push_str(&format!("{:0width$}", index + offset));
+            }
+            Piece::Path { name, separator } => {
+                let found = captures.paths.iter().find(|(path, _)| path == name);
+                let (_, segments) = found.ok_or_else(|| format!("nothing gives the path `{{*{name}}}`"))?;
+                if let Some(segment) = segments.iter().find(|segment| segment.contains(*separator)) {
+                    return Err(format!("the path segment `{segment}` holds the separator `{separator}`"));
+                }
+                if segments.is_empty() && position + 1 < pieces.len() {
+                    swallow = Some(*separator);
+                } else if segments.is_empty() {
+                    text.truncate(text.trim_end_matches(*separator).len());
+                }
+                text.push_str(&segments.join(&separator.to_string()));
+            }
+        }
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::span::Source;
+
+    fn template(text: &str) -> Result<Template, Diagnostic> {
+        let source = Arc::new(Source { name: "t".into(), text: text.into() });
+        let span = Span::new(&source, 0, text.len());
+        Template::parse(Text { text, span: &span, verbatim: true })
+    }
+
+    fn captured(pattern: &str, key: &str) -> Option<Captures> {
+        template(pattern).expect("a template").matches("", key)
+    }
+
+    #[test]
+    fn a_path_is_re_joined_with_the_new_separator() {
+        let captures = captured("{*m}.q_proj.weight", "enc.layers.0.attn.q_proj.weight").expect("matches");
+        assert_eq!(captures.paths[0].1, ["enc", "layers", "0", "attn"]);
+        let flax = template("{*m}/query/kernel").expect("a template");
+        assert_eq!(flax.print(&captures).expect("prints").1, "enc/layers/0/attn/query/kernel");
+    }
+
+    #[test]
+    fn an_empty_path_swallows_its_separator() {
+        let captures = captured("{*m}.in_proj_weight", "in_proj_weight").expect("matches");
+        assert_eq!(captures.paths, [("m".to_owned(), vec![])]);
+        assert_eq!(template("{*m}/query").expect("a template").print(&captures).expect("prints").1, "query");
+        assert_eq!(captured("{*m}.in_proj_weight", ".in_proj_weight"), None);
+        assert_eq!(captured("{*m}.in_proj_weight", "xin_proj_weight"), None);
+    }
+
+    #[test]
+    fn a_segment_that_holds_the_separator_is_an_error() {
+        let captures = captured("{*m}/query/kernel", "a/b.c/query/kernel").expect("matches");
+        let error =
+            template("{*m}.query.weight").expect("a template").print(&captures).expect_err("ambiguous");
+        assert!(error.contains("`b.c`"), "{error}");
+    }
+
+    #[test]
+    fn indices_have_offsets_and_zeros() {
+        let file = template("l{l+4}.h{h:03}.w").expect("a template");
+        let captures = file.matches("", "l6.h012.w").expect("matches");
+        assert_eq!((captures.index("l"), captures.index("h")), (Some(2), Some(12)));
+        assert_eq!(file.print(&captures).expect("prints").1, "l6.h012.w");
+        for other in ["l3.h012.w", "l6.h12.w", "l06.h012.w", "l6.h0012.w", "l6.h.w", "l.h012.w"] {
+            assert_eq!(file.matches("", other), None, "{other}");
+        }
+        assert!(file.matches("", "l6.h1234.w").is_some());
+    }
+
+    #[test]
+    fn a_file_name_carries_an_axis() {
+        let shard = template("consolidated.{t:02}.pth::layers.{l}.w").expect("a template");
+        let captures = shard.matches("consolidated.03.pth", "layers.7.w").expect("matches");
+        assert_eq!((captures.index("t"), captures.index("l")), (Some(3), Some(7)));
+        assert_eq!(
+            shard.print(&captures).expect("prints"),
+            (Some("consolidated.03.pth".to_owned()), "layers.7.w".to_owned())
+        );
+    }
+
+    #[test]
+    fn matches_are_of_the_whole_name() {
+        assert_eq!(captured("{*m}.kernel", "a.kernel/adam_m"), None);
+        assert_eq!(
+            captured("encoder.{*m}.w", "encoder.encoder.x.w").expect("matches").paths[0].1,
+            ["encoder", "x"]
+        );
+        assert_eq!(captured("l.{l}.w", "l.99999999999999999999999.w"), None);
+        assert!(captured("{*m}.w", &format!("{}.w", "a.".repeat(5_000) + "b")).is_some());
+    }
+
+    #[test]
+    fn bad_templates_are_refused() {
+        for text in [
+            "",
+            "a{",
+            "a}",
+            "{l}{h}",
+            "{*m}{l}",
+            "{*m}x",
+            "{l:3}",
+            "{l+x}",
+            "{*}",
+            "{1l}",
+            "{*a}.{*b}.{*c}.d",
+        ] {
+            assert_eq!(template(text).expect_err(text).code, "mapping/template", "{text}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The mapping file: JSON text → [`Mapping`].
+//!
+//! A mapping file names the parameters of a model family once and says, for each layout, which stored tensor holds
+//! them. [`read`] decodes and checks a file, [`builtin`] holds those that are compiled into the library.
+
+pub mod arith;
+pub mod builtin;
+mod check;
+mod json;
+pub mod key;
+mod read;
+pub mod select;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+
+use crate::notation::{Expr, Term};
+use crate::span::{Source, Span};
+use arith::Formula;
+use key::Template;
+pub use read::read;
+
+/// A model family: its parameters and the layouts in which checkpoints hold them.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    /// The family's name.
+    pub family: String,
+    /// What it is, for a reader.
+    pub about: String,
+    /// The axes that all layouts share.
+    pub axes: IndexMap<String, Axis>,
+    /// The parameters.
+    pub params: IndexMap<String, Param>,
+    /// Parameters of which one at least must be there for a module to exist; empty: any.
+    pub anchors: Vec<String>,
+    /// What happens to tensors that no rule matches.
+    pub unmapped: Unmapped,
+    /// The layouts, in the file's order.
+    pub layouts: IndexMap<String, Layout>,
+    /// The file; with `extends` the extending one.
+    pub source: Arc<Source>,
+    /// BLAKE3 of the file's text (with `extends`, of both texts), in hexadecimal.
+    pub hash: String,
+}
+
+/// What happens to tensors that no rule matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmapped {
+    /// They pass through, bytes and name untouched (a module family).
+    Keep,
+    /// They are an error (a whole-model family).
+    Error,
+}
+
+/// An axis: what it means, and what it is composed of where it is.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// Its definition, `(c f) + u`: the canonical order in a family, the stored order in a layout.
+    pub is: Option<Vec<Term>>,
+    /// Its size, where the mapping fixes it.
+    pub size: Option<u64>,
+    /// Whether each parameter has a size of its own (the input widths of q, k and v) instead of the module one.
+    pub per_parameter: bool,
+    /// What it means, for a reader.
+    pub about: String,
+    /// Where it is declared.
+    pub span: Span,
+}
+
+/// A parameter of the family.
+#[derive(Clone, Debug)]
+pub struct Param {
+    /// Its axes in canonical order.
+    pub axes: Vec<String>,
+    /// Whether both sides may lack it.
+    pub optional: bool,
+    /// Whether zeros stand for it where one side has no tensor for it.
+    pub absent_zeros: bool,
+    /// Where it is declared.
+    pub span: Span,
+}
+
+/// One arrangement of the family's parameters.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Its name.
+    pub name: String,
+    /// What it is, for a reader.
+    pub about: String,
+    /// The source that it was read from, repository and file.
+    pub citation: String,
+    /// Axes that this layout restates in its stored order, or has alone.
+    pub axes: IndexMap<String, Axis>,
+    /// The stored tensors.
+    pub rules: Vec<Rule>,
+    /// Where a config file tells an axis's size.
+    pub config: IndexMap<String, ConfigEntry>,
+    /// Sizes that the framework fixes, used where nothing else tells them.
+    pub defaults: IndexMap<String, Default>,
+    /// Stored tensors that are no parameters (buffers), dropped and reported.
+    pub ignore: Vec<Template>,
+    /// What must hold of the config.
+    pub when: Vec<Condition>,
+    /// Metadata that the layout's readers demand.
+    pub metadata: BTreeMap<String, String>,
+    /// Where it is declared.
+    pub span: Span,
+}
+
+/// One stored tensor, or all that a template names.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Its name.
+    pub template: Template,
+    /// What it holds.
+    pub expr: Expr,
+    /// Whether the tensor may be missing though its parameters are there (a tied copy).
+    pub optional: bool,
+    /// `stored = parameter * scale + offset`.
+    pub scale: Option<Formula>,
+    /// See `scale`.
+    pub offset: Option<Formula>,
+    /// What must hold of the config for the rule to count.
+    pub when: Vec<Condition>,
+}
+
+/// Where a config file tells an axis's size.
+#[derive(Clone, Debug)]
+pub struct ConfigEntry {
+    /// Names in the config, dots reach into nested objects; the first that is there and not null counts.
+    pub keys: Vec<String>,
+    /// What the framework takes where the config has none of them, over axes.
+    pub absent: Option<Formula>,
+    /// Where it stands.
+    pub span: Span,
+}
+
+/// A size that the framework fixes.
+#[derive(Clone, Debug)]
+pub struct Default {
+    /// The size over other axes.
+    pub value: Formula,
+    /// Where it stands.
+    pub span: Span,
+}
+
+/// A condition on one config entry.
+#[derive(Clone, Debug)]
+pub struct Condition {
+    /// The entry's name; dots reach into nested objects.
+    pub key: String,
+    /// The values that fulfil it; null also stands for a missing entry.
+    pub allowed: Vec<serde_json::Value>,
+    /// Where it stands.
+    pub span: Span,
+}
+
+impl Mapping {
+    /// Returns the axis as a layout has it: restated by it, else the family's.
+    pub fn axis<'a>(&'a self, layout: &'a Layout, name: &str) -> Option<&'a Axis> {
+        layout.axes.get(name).or_else(|| self.axes.get(name))
+    }
+}
+
+impl Layout {
+    /// Returns whether any rule holds that parameter.
+    pub fn holds(&self, param: &str) -> bool {
+        self.rules.iter().any(|rule| rule.expr.params().contains(&param))
+    }
+}

@@ -1,0 +1,291 @@
+//! Text → [`Expr`].
+
+use std::sync::Arc;
+
+use super::{Dim, DimKind, Expr, Label, Term};
+use crate::diag::Diagnostic;
+use crate::span::{Source, Span};
+
+/// Deeper nesting than any real layout's, shallow enough for recursion.
+const MAX_DEPTH: usize = 32;
+
+/// A text to parse and where it stands in its source.
+#[derive(Clone, Copy, Debug)]
+pub struct Text<'a> {
+    /// The expression.
+    pub text: &'a str,
+    /// Where it stands.
+    pub span: &'a Span,
+    /// Whether the source holds it letter by letter; a JSON string with escapes does not, and errors then point at
+    /// the whole of it.
+    pub verbatim: bool,
+}
+
+impl Text<'_> {
+    fn at(&self, start: usize, end: usize) -> Span {
+        if self.verbatim {
+            Span::new(&self.span.source, self.span.start + start, self.span.start + end)
+        } else {
+            self.span.clone()
+        }
+    }
+}
+
+/// Parses an expression that stands alone.
+///
+/// # Errors
+/// As [`parse_expr`].
+pub fn parse_str(text: &str) -> Result<Expr, Diagnostic> {
+    let source = Arc::new(Source { name: "expression".into(), text: text.into() });
+    let span = Span::new(&source, 0, text.len());
+    parse_expr(Text { text, span: &span, verbatim: true })
+}
+
+/// Parses a tensor's expression.
+///
+/// # Errors
+/// Returns the first thing that is not of the grammar, with its place.
+pub fn parse_expr(text: Text<'_>) -> Result<Expr, Diagnostic> {
+    let mut parser = Parser { text, at: 0 };
+    let term = parser.term(0)?;
+    parser.end("a tensor has no `+` outside parentheses; write `(… + …)`")?;
+    Ok(Expr { label: term.label, dims: term.dims, span: text.span.clone() })
+}
+
+/// Parses an axis definition: a sum without parentheses, `(c f) + u`.
+///
+/// # Errors
+/// As [`parse_expr`].
+pub fn parse_sum(text: Text<'_>) -> Result<Vec<Term>, Diagnostic> {
+    let mut parser = Parser { text, at: 0 };
+    let terms = parser.sum(0)?;
+    parser.end("remove it")?;
+    Ok(terms)
+}
+
+struct Parser<'a> {
+    text: Text<'a>,
+    at: usize,
+}
+
+impl Parser<'_> {
+    fn rest(&self) -> &str {
+        &self.text.text[self.at..]
+    }
+
+    fn skip_space(&mut self) {
+        self.at += self.rest().len() - self.rest().trim_start().len();
+    }
+
+    fn error(&self, code: &'static str, start: usize, end: usize, message: impl Into<String>) -> Diagnostic {
+        Diagnostic::error(code, message).rule(&self.text.at(start, end.max(start)))
+    }
+
+    fn end(&mut self, help: &str) -> Result<(), Diagnostic> {
+        self.skip_space();
+        let Some(next) = self.rest().chars().next() else { return Ok(()) };
+        let end = self.at + next.len_utf8();
+        let (message, help) = match next {
+            ')' => ("this `)` closes nothing".to_owned(), "remove it, or open a `(` before"),
+            '+' => ("a `+` outside parentheses".to_owned(), help),
+            other => (
+                format!("unexpected `{other}`"),
+                "an expression has axis names, whole numbers, `(`, `)`, `+` and labels such as `q.weight:`",
+            ),
+        };
+        Err(self.error("notation/unexpected", self.at, end, message).help(help))
+    }
+
+    fn sum(&mut self, depth: usize) -> Result<Vec<Term>, Diagnostic> {
+        let mut terms = vec![self.term(depth)?];
+        loop {
+            self.skip_space();
+            if !self.rest().starts_with('+') {
+                return Ok(terms);
+            }
+            let plus = self.at;
+            self.at += 1;
+            let term = self.term(depth)?;
+            if term.dims.is_empty() || terms.last().is_some_and(|last| last.dims.is_empty()) {
+                return Err(self
+                    .error("notation/empty-term", plus, plus + 1, "one side of this `+` is empty")
+                    .help("give each block its axes; a block of one row is `1`"));
+            }
+            terms.push(term);
+        }
+    }
+
+    fn term(&mut self, depth: usize) -> Result<Term, Diagnostic> {
+        self.skip_space();
+        let start = self.at;
+        let label = self.label()?;
+        let mut dims = Vec::new();
+        while let Some(dim) = self.dim(depth)? {
+            dims.push(dim);
+        }
+        let end = dims.last().map_or(self.at.max(start), |dim: &Dim| {
+            if self.text.verbatim { dim.span.end - self.text.span.start } else { self.at }
+        });
+        Ok(Term { label, dims, span: self.text.at(start, end) })
+    }
+
+    fn label(&mut self) -> Result<Option<Label>, Diagnostic> {
+        let length = word_length(self.rest());
+        let behind = self.rest()[length..].trim_start();
+        if !behind.starts_with(':') {
+            return Ok(None);
+        }
+        if length == 0 {
+            return Err(self
+                .error("notation/unexpected", self.at, self.at + 1, "a `:` without a label before it")
+                .help("write the parameter's name before it, `q.weight: h d e`"));
+        }
+        let (start, end) = (self.at, self.at + length);
+        let word = self.text.text[start..end].to_owned();
+        self.at = self.text.text.len() - behind.len() + 1;
+        let param = (word != "_").then_some(word);
+        Ok(Some(Label { param, span: self.text.at(start, end) }))
+    }
+
+    fn dim(&mut self, depth: usize) -> Result<Option<Dim>, Diagnostic> {
+        self.skip_space();
+        let start = self.at;
+        let Some(next) = self.rest().chars().next() else { return Ok(None) };
+        if next == '(' {
+            return self.group(depth).map(Some);
+        }
+        let length = word_length(self.rest());
+        if length == 0 {
+            return Ok(None);
+        }
+        let word = self.rest()[..length].to_owned();
+        let end = start + length;
+        if self.rest()[length..].trim_start().starts_with(':') {
+            return Err(self
+                .error(
+                    "notation/label-place",
+                    start,
+                    end,
+                    format!("the label `{word}:` stands behind an axis"),
+                )
+                .help("a label stands first, in the tensor or in a block of a sum: `(q: h d + k: g d)`"));
+        }
+        self.at = end;
+        let kind = if word.bytes().all(|byte| byte.is_ascii_digit()) {
+            match word.parse() {
+                Ok(0) | Err(_) => {
+                    return Err(self
+                        .error("notation/size", start, end, format!("`{word}` is no size"))
+                        .help("a literal size is a whole number from 1"));
+                }
+                Ok(size) => DimKind::Size(size),
+            }
+        } else if is_axis_name(&word) {
+            DimKind::Axis(word)
+        } else {
+            return Err(self
+                .error("notation/axis-name", start, end, format!("`{word}` is no axis name"))
+                .help("an axis name has letters, digits and `_`, and begins with a letter; a label ends with `:`"));
+        };
+        Ok(Some(Dim { kind, span: self.text.at(start, end) }))
+    }
+
+    fn group(&mut self, depth: usize) -> Result<Dim, Diagnostic> {
+        let start = self.at;
+        if depth == MAX_DEPTH {
+            return Err(self
+                .error("notation/depth", start, start + 1, "parentheses nested too deeply")
+                .help("define an axis for the inner part"));
+        }
+        self.at += 1;
+        let terms = self.sum(depth + 1)?;
+        self.skip_space();
+        if !self.rest().starts_with(')') {
+            let Some(other) = self.rest().chars().next() else {
+                return Err(self
+                    .error("notation/unclosed", start, start + 1, "this `(` is never closed")
+                    .help("add a `)`"));
+            };
+            let end = self.at + other.len_utf8();
+            return Err(self
+                .error("notation/unexpected", self.at, end, format!("unexpected `{other}`"))
+                .expected("an axis, a whole number, `(`, `+` or `)`"));
+        }
+        self.at += 1;
+        if let [Term { label: None, dims, .. }] = &terms[..]
+            && dims.is_empty()
+        {
+            return Err(self
+                .error("notation/empty-group", start, self.at, "`()` holds no axis")
+                .help("a stored axis of size 1 is `1`"));
+        }
+        Ok(Dim { kind: DimKind::Sum(terms), span: self.text.at(start, self.at) })
+    }
+}
+
+/// Returns the length of the word at the start: an axis, a number or a label.
+fn word_length(text: &str) -> usize {
+    text.bytes()
+        .take_while(|&byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-'))
+        .count()
+}
+
+/// Returns whether that can name an axis.
+pub(crate) fn is_axis_name(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_alphabetic())
+        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    macro_rules! errors {
+        ($($name:ident: $text:literal => $code:literal, $range:expr;)*) => {
+            $(#[test] fn $name() {
+                let error = parse_str($text).expect_err("no expression");
+                let span = error.rule.as_ref().expect("has a place");
+                assert_eq!((error.code, span.start..span.end), ($code, $range));
+            })*
+        };
+    }
+
+    errors! {
+        unclosed: "a (b c" => "notation/unclosed", 2..3;
+        closes_nothing: "a b)" => "notation/unexpected", 3..4;
+        bare_plus: "a + b" => "notation/unexpected", 2..3;
+        empty_block: "(q: h + ) e" => "notation/empty-term", 6..7;
+        empty_group: "a ()" => "notation/empty-group", 2..4;
+        zero: "0 a" => "notation/size", 0..1;
+        huge: "99999999999999999999999" => "notation/size", 0..23;
+        label_behind: "(h q: d)" => "notation/label-place", 3..4;
+        no_label: ": h" => "notation/unexpected", 0..1;
+        odd_character: "h * d" => "notation/unexpected", 2..3;
+        dotted_axis: "q.weight h" => "notation/axis-name", 0..8;
+        underscore_axis: "_x" => "notation/axis-name", 0..2;
+    }
+
+    #[test]
+    fn deep_nesting_is_an_error() {
+        let text = "(".repeat(100_000);
+        assert_eq!(parse_str(&text).expect_err("too deep").code, "notation/depth");
+    }
+
+    #[test]
+    fn the_grammar_of_the_design() {
+        for text in [
+            "",
+            "q.weight: h d e",
+            "(q: h d + k: g d + v: g dv) e",
+            "e (q: h d + k: g d + v: g dv)",
+            "(h (q: d + k: d + v: d)) e",
+            "(g (q: r d + k: d + v: d)) e",
+            "(b (q: hb d + v: hb d + k: hb d)) e",
+            "(tok: v + _: pad) e",
+            "((h ((2 f) + u)) + (g ((2 f) + u)) + (g d)) e",
+            "1 e (q: h d + k: 1)",
+        ] {
+            assert_eq!(parse_str(text).expect(text).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,503 @@
+//! Bound blocks → copies.
+
+use rustc_hash::FxHashMap;
+
+use super::meet::{Meeting, meet};
+use super::{Check, Loop, Plan, Region, Requirement, Step, StridedCopy, TensorPlan, Unused, ValueOp, unit};
+use crate::bind::{Allow, BindOptions, Block, Bound, Content};
+use crate::catalog::{Catalog, row_major};
+use crate::diag::{Collector, Diagnostic, Errors};
+use crate::dtype::Dtype;
+use crate::span::Span;
+
+/// A block of a source tensor that holds an instance.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    source: usize,
+    block: &'a Block,
+}
+
+/// Plans every target tensor.
+///
+/// # Errors
+/// Returns target elements that no source tensor holds, and cuts inside a byte of a type of less than a byte.
+pub fn build(bound: &Bound, catalog: &Catalog, options: &BindOptions) -> Result<Plan, Errors> {
+    let mut errors = Collector::default();
+    let mut plan = Plan::default();
+    let places = places(bound);
+    let mut unique: Vec<Vec<Place<'_>>> = Vec::with_capacity(places.len());
+    for places in &places {
+        unique.push(tie(bound, catalog, places, &mut plan));
+    }
+    note_fillers(bound, options, &mut plan);
+    for target in &bound.targets {
+        let mut steps: Vec<Step> = Vec::new();
+        for block in &target.blocks {
+            let instance = match block.content {
+                Content::Param(param) => target.instances.iter().find(|(other, _)| *other == param),
+                Content::Zero | Content::Padding => None,
+            };
+            let Some((_, instance)) = instance else {
+                steps.push(Step::Zero(region_of(block)));
+                continue;
+            };
+            let before = steps.len();
+            for place in &unique[*instance] {
+                copies(bound, catalog, target.dtype, target.affine, block, *place, &mut steps);
+            }
+            let covered: u64 = steps[before..]
+                .iter()
+                .map(|step| match step {
+                    Step::Copy(copy) => copy.elements(),
+                    Step::Zero(_) => 0,
+                })
+                .sum();
+            if covered != block.elements() {
+                errors.push(
+                    Diagnostic::error(
+                        "plan/uncovered",
+                        "no source tensor holds a part of this target tensor",
+                    )
+                    .file(&catalog.path)
+                    .tensor(&target.key)
+                    .rule(&target.rule)
+                    .expected(format!("{} elements", block.elements()))
+                    .found(format!("{covered}"))
+                    .help("complete the checkpoint, or correct the source layout's rules"),
+                );
+            }
+        }
+        let module = target
+            .instances
+            .first()
+            .map_or(String::new(), |(_, id)| bound.modules[bound.instances[*id].module].clone());
+        let rule = Some(target.rule.clone());
+        let (key, dtype, shape) = (target.key.clone(), target.dtype, target.shape.clone());
+        plan.targets.push(TensorPlan { key, dtype, shape, module, steps, rule });
+    }
+    for (tensor, key) in &bound.kept {
+        plan.targets.push(pass_through(catalog, *tensor, key, options.dtype));
+    }
+    for dropped in &bound.dropped {
+        let stored = &catalog.tensors[dropped.tensor];
+        let region = whole(&stored.shape, &stored.strides);
+        plan.unused.push(Unused { source: dropped.tensor, region, reason: dropped.reason.text() });
+    }
+    for &instance in &bound.unplaced {
+        for place in &places[instance] {
+            let source = bound.sources[place.source].tensor;
+            let region = region_of(place.block);
+            let reason = "zeros that the target leaves out";
+            plan.unused.push(Unused { source, region: region.clone(), reason });
+            plan.requirements.push(Requirement {
+                check: Check::Zero { source, region },
+                meaning: "the target layout has no tensor for this parameter, which must be zeros to be left out",
+                help: "choose a target layout that has it, or leave the tensor out with --drop".into(),
+                rule: Some(bound.sources[place.source].rule.clone()),
+            });
+        }
+    }
+    finish(&mut plan, catalog, &mut errors);
+    errors.finish(plan).map(|(plan, _)| plan)
+}
+
+/// Lists where each instance is held.
+fn places(bound: &Bound) -> Vec<Vec<Place<'_>>> {
+    let mut places = vec![Vec::new(); bound.instances.len()];
+    for (source, tensor) in bound.sources.iter().enumerate() {
+        for block in &tensor.blocks {
+            if let Content::Param(param) = block.content
+                && let Some((_, instance)) = tensor.instances.iter().find(|(other, _)| *other == param)
+            {
+                places[*instance].push(Place { source, block });
+            }
+        }
+    }
+    places
+}
+
+/// Finds elements that are held more than once: repeats inside a tensor, and tied tensors. The first is read, the
+/// others must be equal.
+fn tie<'a>(bound: &'a Bound, catalog: &Catalog, places: &[Place<'a>], plan: &mut Plan) -> Vec<Place<'a>> {
+    let mut unique: Vec<Place<'a>> = Vec::new();
+    // Blocks that are no copies by their names come first.
+    let mut ordered: Vec<Place<'a>> = places.to_vec();
+    ordered.sort_by_key(|place| place.block.is_copy);
+    let total: u64 = ordered.iter().map(|place| values(place.block)).sum();
+    let distinct = span_of(&ordered);
+    for place in ordered {
+        let tensor = &bound.sources[place.source];
+        repeats(tensor.tensor, place.block, &tensor.rule, plan);
+        let mut shared = 0;
+        if total > distinct || place.block.is_copy {
+            for first in &unique {
+                for meeting in meet_all(first.block, place.block) {
+                    shared += meeting.loops.iter().map(|(count, ..)| count).product::<u64>();
+                    let first_tensor = bound.sources[first.source].tensor;
+                    plan.requirements.push(Requirement {
+                        check: Check::Equal {
+                            first: (first_tensor, first.block.offset + meeting.first),
+                            second: (tensor.tensor, place.block.offset + meeting.second),
+                            loops: meeting.loops,
+                        },
+                        meaning: "two tensors that hold one parameter differ",
+                        help: format!(
+                            "leave one of the two out with --drop: `{}` or `{}`",
+                            catalog.tensors[first_tensor].key, catalog.tensors[tensor.tensor].key
+                        ),
+                        rule: Some(tensor.rule.clone()),
+                    });
+                }
+            }
+        }
+        if shared > 0 && shared == values(place.block) {
+            let mut block = place.block.clone();
+            block.repeats.clear();
+            let region = region_of(&block);
+            plan.unused.push(Unused { source: tensor.tensor, region, reason: "equal to another tensor" });
+        } else {
+            unique.push(place);
+        }
+    }
+    unique
+}
+
+/// Returns the elements of the parameter that a block holds, repeats counted once.
+fn values(block: &Block) -> u64 {
+    block.coordinates.iter().flat_map(|coordinate| &coordinate.digits).map(|digit| digit.count).product()
+}
+
+/// Returns the number of values between the lowest and the highest of each coordinate, over all blocks.
+fn span_of(places: &[Place<'_>]) -> u64 {
+    let count = places.first().map_or(0, |place| place.block.coordinates.len());
+    (0..count)
+        .map(|at| {
+            let ends = places.iter().map(|place| {
+                let coordinate = &place.block.coordinates[at];
+                coordinate.base
+                    + coordinate.digits.iter().map(|d| d.count.saturating_sub(1) * d.weight).sum::<u64>()
+                    + 1
+            });
+            ends.max().unwrap_or(1)
+        })
+        .fold(1, u64::saturating_mul)
+}
+
+/// Copies of the same elements inside one tensor must be equal.
+fn repeats(tensor: usize, block: &Block, rule: &Span, plan: &mut Plan) {
+    for (at, &(count, stride)) in block.repeats.iter().enumerate() {
+        if count < 2 {
+            continue;
+        }
+        // The repeats behind this one are at their first copy; those before it run.
+        let digits = block.coordinates.iter().flat_map(|coordinate| &coordinate.digits);
+        let others: Vec<(u64, u64)> = digits
+            .map(|digit| (digit.count, digit.stride))
+            .chain(block.repeats[..at].iter().copied())
+            .collect();
+        let equal = std::iter::once((count - 1, 0, stride))
+            .chain(others.iter().map(|&(count, step)| (count, step, step)))
+            .filter(|(count, ..)| *count != 1)
+            .collect();
+        let copies = std::iter::once((count - 1, stride)).chain(others).collect();
+        let offset = block.offset + stride;
+        plan.requirements.push(Requirement {
+            check: Check::Equal { first: (tensor, block.offset), second: (tensor, offset), loops: equal },
+            meaning: "copies of one parameter inside a tensor differ",
+            help: "the source layout says that this axis repeats the same values; choose the layout that the checkpoint has"
+                .into(),
+            rule: Some(rule.clone()),
+        });
+        plan.unused.push(Unused {
+            source: tensor,
+            region: sorted(offset, copies),
+            reason: "equal to the first copy",
+        });
+    }
+}
+
+/// What lies between a block diagonal's blocks must be zeros, and padding is left out.
+fn note_fillers(bound: &Bound, options: &BindOptions, plan: &mut Plan) {
+    for source in &bound.sources {
+        for block in &source.blocks {
+            let (meaning, help, reason) = match block.content {
+                Content::Param(_) => continue,
+                Content::Zero => {
+                    let help = "choose the layout that the checkpoint has";
+                    (
+                        "a block between the blocks of a block diagonal is not zero",
+                        help,
+                        "zeros of a block diagonal",
+                    )
+                }
+                Content::Padding => {
+                    let help = "the padding holds values; drop them with `--allow nonzero-padding`";
+                    ("padding is not zero", help, "padding")
+                }
+            };
+            let region = region_of(block);
+            plan.unused.push(Unused { source: source.tensor, region: region.clone(), reason });
+            if block.content == Content::Padding && options.allows(Allow::NonzeroPadding) {
+                continue;
+            }
+            let rule = Some(source.rule.clone());
+            let check = Check::Zero { source: source.tensor, region };
+            plan.requirements.push(Requirement { check, meaning, help: help.into(), rule });
+        }
+    }
+}
+
+fn copies(
+    bound: &Bound,
+    catalog: &Catalog,
+    dtype: Dtype,
+    affine: (f64, f64),
+    block: &Block,
+    place: Place<'_>,
+    steps: &mut Vec<Step>,
+) {
+    let tensor = &bound.sources[place.source];
+    let stored = &catalog.tensors[tensor.tensor];
+    let value = value_op(stored.dtype, tensor.affine, dtype, affine);
+    for meeting in meet_all(place.block, block) {
+        let mut loops: Vec<Loop> = meeting
+            .loops
+            .iter()
+            .map(|&(count, source_step, target_step)| Loop { count, source_step, target_step })
+            .collect();
+        loops.extend(
+            block.repeats.iter().filter(|(count, _)| *count > 1).map(|&(count, target_step)| Loop {
+                count,
+                source_step: 0,
+                target_step,
+            }),
+        );
+        steps.push(Step::Copy(StridedCopy {
+            source: tensor.tensor,
+            source_offset: place.block.offset + meeting.first,
+            target_offset: block.offset + meeting.second,
+            loops,
+            value,
+        }));
+    }
+}
+
+/// Returns what happens to a value between two tensors.
+fn value_op(from: Dtype, stored: (f64, f64), to: Dtype, wanted: (f64, f64)) -> ValueOp {
+    if from == to && stored == wanted {
+        return ValueOp::Bits;
+    }
+    // stored = p·s + o, so p = (stored - o)/s, and wanted = p·t + u.
+    let scale = wanted.0 / stored.0;
+    ValueOp::Convert { from, to, scale, offset: wanted.1 - stored.1 * scale }
+}
+
+/// Returns what two blocks of one parameter share.
+fn meet_all(first: &Block, second: &Block) -> Vec<Meeting> {
+    let mut all = vec![Meeting::default()];
+    for (a, b) in first.coordinates.iter().zip(&second.coordinates) {
+        let here = meet(a, b);
+        all = all
+            .iter()
+            .flat_map(|outer| {
+                here.iter().map(move |inner| Meeting {
+                    first: outer.first + inner.first,
+                    second: outer.second + inner.second,
+                    loops: outer.loops.iter().chain(&inner.loops).copied().collect(),
+                })
+            })
+            .collect();
+    }
+    all
+}
+
+fn region_of(block: &Block) -> Region {
+    let digits = block.coordinates.iter().flat_map(|coordinate| &coordinate.digits);
+    let loops = digits.map(|digit| (digit.count, digit.stride)).chain(block.repeats.iter().copied());
+    sorted(block.offset, loops.collect())
+}
+
+/// Makes a region with its loops in order, neighbours joined.
+fn sorted(offset: u64, mut loops: Vec<(u64, u64)>) -> Region {
+    loops.retain(|(count, _)| *count != 1);
+    loops.sort_by_key(|(_, step)| std::cmp::Reverse(*step));
+    let mut joined: Vec<(u64, u64)> = Vec::with_capacity(loops.len());
+    for (count, step) in loops {
+        match joined.last_mut() {
+            Some((outer, outer_step)) if *outer_step == count * step => {
+                (*outer, *outer_step) = (*outer * count, step)
+            }
+            _ => joined.push((count, step)),
+        }
+    }
+    Region { offset, loops: joined }
+}
+
+fn whole(shape: &[u64], strides: &[u64]) -> Region {
+    sorted(0, shape.iter().copied().zip(strides.iter().copied()).collect())
+}
+
+/// A tensor that no rule holds keeps its bytes.
+fn pass_through(catalog: &Catalog, tensor: usize, key: &str, cast: Option<Dtype>) -> TensorPlan {
+    let stored = &catalog.tensors[tensor];
+    let dtype = stored.dtype.cast_to(cast);
+    let targets = row_major(&stored.shape);
+    let loops = stored.shape.iter().zip(&stored.strides).zip(targets);
+    let loops = loops.map(|((&count, &source_step), target_step)| Loop { count, source_step, target_step });
+    let copy = StridedCopy {
+        source: tensor,
+        source_offset: 0,
+        target_offset: 0,
+        loops: loops.collect(),
+        value: value_op(stored.dtype, (1.0, 0.0), dtype, (1.0, 0.0)),
+    };
+    let steps = if stored.elements() == 0 { Vec::new() } else { vec![Step::Copy(copy)] };
+    TensorPlan {
+        key: key.to_owned(),
+        dtype,
+        shape: stored.shape.clone(),
+        module: String::new(),
+        steps,
+        rule: None,
+    }
+}
+
+/// Sorts and joins loops, turns elements of less than a byte into bytes, and orders the targets as the sources lie.
+fn finish(plan: &mut Plan, catalog: &Catalog, errors: &mut Collector) {
+    for target in &mut plan.targets {
+        for step in &mut target.steps {
+            if let Step::Copy(copy) = step {
+                copy.loops = joined(&copy.loops);
+            }
+        }
+        target.steps.sort_by_key(|step| match step {
+            Step::Copy(copy) => copy.target_offset,
+            Step::Zero(region) => region.offset,
+        });
+        let (key, dtype) = (target.key.clone(), target.dtype);
+        let cut = target.steps.iter_mut().filter_map(|step| step_in_units(step, dtype).err()).next();
+        if let Some(bits) = cut {
+            errors.push(cut_inside_byte(&key, bits, target.rule.as_ref()));
+        }
+    }
+    for unused in &mut plan.unused {
+        let stored = &catalog.tensors[unused.source];
+        if region_in_units(&mut unused.region, stored.dtype.bits()).is_err() {
+            errors.push(cut_inside_byte(&stored.key, stored.dtype.bits(), None));
+        }
+    }
+    for requirement in &mut plan.requirements {
+        check_in_units(requirement, catalog, errors);
+    }
+    let mut positions: FxHashMap<String, (usize, u64)> = FxHashMap::default();
+    for target in &plan.targets {
+        let first = target.steps.iter().find_map(|step| match step {
+            Step::Copy(copy) => {
+                let source = &catalog.tensors[copy.source];
+                Some((source.file, source.offset + copy.source_offset * unit(source.dtype)))
+            }
+            Step::Zero(_) => None,
+        });
+        positions.insert(target.key.clone(), first.unwrap_or((usize::MAX, 0)));
+    }
+    plan.targets.sort_by(|a, b| (positions[&a.key], &a.key).cmp(&(positions[&b.key], &b.key)));
+}
+
+/// Puts loops in order of the target and makes one of neighbours that are contiguous on both sides.
+fn joined(loops: &[Loop]) -> Vec<Loop> {
+    let mut sorted: Vec<Loop> = loops.iter().copied().filter(|l| l.count != 1).collect();
+    sorted.sort_by_key(|l| std::cmp::Reverse(l.target_step));
+    let mut joined: Vec<Loop> = Vec::with_capacity(sorted.len());
+    for inner in sorted {
+        match joined.last_mut() {
+            Some(outer)
+                if outer.source_step == inner.count * inner.source_step
+                    && outer.target_step == inner.count * inner.target_step =>
+            {
+                *outer = Loop { count: outer.count * inner.count, ..inner };
+            }
+            _ => joined.push(inner),
+        }
+    }
+    joined
+}
+
+/// Turns the steps of a type of less than a byte into bytes; the error is the type's width in bits.
+fn step_in_units(step: &mut Step, dtype: Dtype) -> Result<(), u64> {
+    let bits = dtype.bits();
+    if bits.is_multiple_of(8) {
+        return Ok(());
+    }
+    match step {
+        Step::Zero(region) => region_in_units(region, bits),
+        Step::Copy(copy) => {
+            copy.source_offset = in_bytes(copy.source_offset, bits)?;
+            copy.target_offset = in_bytes(copy.target_offset, bits)?;
+            // Elements that are neighbours on both sides move together; a lone one would be cut out of its byte.
+            let Some((inner, outer)) = copy.loops.split_last_mut() else { return Err(bits) };
+            if (inner.source_step, inner.target_step) != (1, 1) {
+                return Err(bits);
+            }
+            inner.count = in_bytes(inner.count, bits)?;
+            for l in outer {
+                l.source_step = in_bytes(l.source_step, bits)?;
+                l.target_step = in_bytes(l.target_step, bits)?;
+            }
+            copy.loops.retain(|l| l.count != 1);
+            Ok(())
+        }
+    }
+}
+
+fn region_in_units(region: &mut Region, bits: u64) -> Result<(), u64> {
+    if bits.is_multiple_of(8) {
+        return Ok(());
+    }
+    region.offset = in_bytes(region.offset, bits)?;
+    let Some(((count, step), outer)) = region.loops.split_last_mut() else { return Err(bits) };
+    if *step != 1 {
+        return Err(bits);
+    }
+    *count = in_bytes(*count, bits)?;
+    outer.iter_mut().try_for_each(|(_, step)| in_bytes(*step, bits).map(|bytes| *step = bytes))?;
+    region.loops.retain(|(count, _)| *count != 1);
+    Ok(())
+}
+
+fn check_in_units(requirement: &mut Requirement, catalog: &Catalog, errors: &mut Collector) {
+    let (source, failed) = match &mut requirement.check {
+        Check::Zero { source, region } => {
+            let bits = catalog.tensors[*source].dtype.bits();
+            (*source, region_in_units(region, bits).is_err())
+        }
+        Check::Equal { first, .. } => (first.0, !catalog.tensors[first.0].dtype.bits().is_multiple_of(8)),
+    };
+    if failed {
+        let stored = &catalog.tensors[source];
+        errors.push(cut_inside_byte(&stored.key, stored.dtype.bits(), requirement.rule.as_ref()));
+    }
+}
+
+fn in_bytes(elements: u64, bits: u64) -> Result<u64, u64> {
+    let total = elements * bits;
+    if total.is_multiple_of(8) { Ok(total / 8) } else { Err(bits) }
+}
+
+fn cut_inside_byte(key: &str, bits: u64, rule: Option<&Span>) -> Diagnostic {
+    let error =
+        Diagnostic::error("plan/cut-block", "the conversion would cut through a byte of packed elements")
+            .tensor(key)
+            .expected(format!(
+                "cuts and moves of whole bytes: {} elements of {bits} bits at least",
+                8 / gcd(8, bits)
+            ))
+            .help("unpack the tensor first, or leave it out with --drop");
+    match rule {
+        Some(rule) => error.rule(rule),
+        None => error,
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

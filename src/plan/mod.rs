@@ -1,0 +1,191 @@
+//! What will be copied: bound checkpoint → [`Plan`].
+//!
+//! A plan is made from headers alone and proved before a byte is written: every element of every target tensor is
+//! written once, every element of every source tensor is used once, or is declared a repeat, a tie or dropped.
+
+mod build;
+mod explain;
+mod meet;
+pub mod prove;
+
+pub use build::build;
+pub use explain::explain;
+pub use prove::prove;
+
+use crate::catalog::row_major;
+use crate::dtype::Dtype;
+use crate::span::Span;
+
+/// Everything that will happen, decided before the first weight is read.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// The target tensors, in the order in which the output holds them.
+    pub targets: Vec<TensorPlan>,
+    /// What must hold of the source's data; checked while the conversion runs, before anything is published.
+    pub requirements: Vec<Requirement>,
+    /// Source elements that are not copied, each with why; the proof counts them as used.
+    pub unused: Vec<Unused>,
+}
+
+/// Source elements that are not copied.
+#[derive(Clone, Debug)]
+pub struct Unused {
+    /// The source tensor.
+    pub source: usize,
+    /// Which of its elements.
+    pub region: Region,
+    /// Why.
+    pub reason: &'static str,
+}
+
+/// How one target tensor is filled. The steps write every element exactly once.
+#[derive(Clone, Debug)]
+pub struct TensorPlan {
+    /// Its name in the output.
+    pub key: String,
+    /// The type of its elements.
+    pub dtype: Dtype,
+    /// Its shape, slowest dimension first.
+    pub shape: Vec<u64>,
+    /// The captured path of its module, with dots; empty for a tensor that passes through.
+    pub module: String,
+    /// The copies and fills, in ascending order of where they begin in the target.
+    pub steps: Vec<Step>,
+    /// The rule that made it; `None` for a tensor that passes through untouched.
+    pub rule: Option<Span>,
+}
+
+impl TensorPlan {
+    /// Returns the number of elements.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+
+    /// Returns the bytes of one unit of the steps.
+    pub fn unit(&self) -> u64 {
+        unit(self.dtype)
+    }
+
+    /// Returns the size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.dtype.byte_len(self.elements()).unwrap_or(0)
+    }
+
+    /// Returns the row-major strides, in elements.
+    pub fn strides(&self) -> Vec<u64> {
+        row_major(&self.shape)
+    }
+}
+
+/// Returns the bytes of one unit in which steps of a tensor of that type count: an element, or a byte for a type of
+/// less than a byte.
+pub fn unit(dtype: Dtype) -> u64 {
+    dtype.byte_width().unwrap_or(1)
+}
+
+/// One part of filling a target tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Elements copied from a source tensor.
+    Copy(StridedCopy),
+    /// Elements set to zero bits.
+    Zero(Region),
+}
+
+/// A strided copy between one source tensor and the target tensor.
+///
+/// All offsets and steps count *units*: elements, or bytes for a type of less than a byte (the planner refuses a cut
+/// inside a byte). The source's count from the first element of the source tensor as stored in its file. Loops come outermost first, sorted by descending target step; each target step is at least the extent of the
+/// loops inside it, so the target positions of a copy ascend in loop order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StridedCopy {
+    /// The source tensor, an index into [`crate::catalog::Catalog::tensors`].
+    pub source: usize,
+    /// Where the source is read first.
+    pub source_offset: u64,
+    /// Where the target is written first.
+    pub target_offset: u64,
+    /// The loops; none for a single element.
+    pub loops: Vec<Loop>,
+    /// What happens to a value on the way.
+    pub value: ValueOp,
+}
+
+/// One loop of a strided copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loop {
+    /// How many times, at least 2.
+    pub count: u64,
+    /// The distance between neighbours in the source, in elements; 0 repeats.
+    pub source_step: u64,
+    /// The distance between neighbours in the target, in elements.
+    pub target_step: u64,
+}
+
+impl StridedCopy {
+    /// Returns the number of target elements that it writes.
+    pub fn elements(&self) -> u64 {
+        self.loops.iter().map(|l| l.count).product()
+    }
+}
+
+/// What happens to a value on the way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ValueOp {
+    /// The bits are copied; every reversible conversion does only this.
+    Bits,
+    /// `target = source * scale + offset` in f64, then rounded to the target's type.
+    Convert {
+        /// The source's element type.
+        from: Dtype,
+        /// The target's element type.
+        to: Dtype,
+        /// Factor.
+        scale: f64,
+        /// Added after scaling.
+        offset: f64,
+    },
+}
+
+/// A strided set of elements of one tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// The first element.
+    pub offset: u64,
+    /// Loops as (count, step in elements), outermost first, steps descending.
+    pub loops: Vec<(u64, u64)>,
+}
+
+/// A statement about the source's data on which the plan rests.
+#[derive(Clone, Debug)]
+pub struct Requirement {
+    /// What must hold.
+    pub check: Check,
+    /// What it means if it does not hold, one clause (`the copies of a repeated tensor differ`).
+    pub meaning: &'static str,
+    /// The one way to allow it, if there is one.
+    pub help: String,
+    /// The rule that states it.
+    pub rule: Option<Span>,
+}
+
+/// What a requirement compares. Offsets and steps count units of the stored tensor.
+#[derive(Clone, Debug)]
+pub enum Check {
+    /// Two regions of the source hold the same bits; loops are (count, first step, second step).
+    Equal {
+        /// The first source tensor and the offset in it.
+        first: (usize, u64),
+        /// The second source tensor and the offset in it.
+        second: (usize, u64),
+        /// The loops, outermost first.
+        loops: Vec<(u64, u64, u64)>,
+    },
+    /// A region of a source tensor holds zeros (positive or negative).
+    Zero {
+        /// The source tensor.
+        source: usize,
+        /// The region.
+        region: Region,
+    },
+}
