@@ -5,15 +5,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::bind::{BindOptions, Bound, bind};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors};
 use crate::exec::publish::{Destination, PublishOptions, Staging};
 use crate::exec::{ExecStats, Limits, Placement, Progress, ReadAt, execute};
 use crate::format::safetensors::write::{OutputLayout, OutputTensor, lay_out};
-use crate::format::{OpenOptions, Reader, open};
+use crate::format::{OpenOptions, Reader, open, open_files};
 use crate::identity::Identity;
 use crate::mapping::select::Selection;
 use crate::plan::prove::Proof;
 use crate::plan::{Plan, build, prove};
+use crate::verify::readback::{ReadBack, read_back};
 
 /// What a caller may ask of a conversion beyond the layouts and the source.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +27,18 @@ pub struct ConvertOptions {
     pub trust_layout: bool,
     /// The most bytes of tensors in one output file; `None` for one file whatever its size.
     pub max_shard_size: Option<u64>,
+}
+
+/// What is checked of the output before it is published.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// Nothing.
+    None,
+    /// Every element is read back.
+    Readback,
+    /// Every element is read back, and the attention modules are computed from both files.
+    #[default]
+    Full,
 }
 
 /// A conversion that is planned and proved; nothing is written yet.
@@ -62,6 +75,8 @@ pub struct Done {
     pub files: Vec<PathBuf>,
     /// What the execution did.
     pub stats: ExecStats,
+    /// What was read back, if anything.
+    pub read_back: Option<ReadBack>,
 }
 
 impl<'a> Conversion<'a> {
@@ -115,6 +130,7 @@ impl<'a> Conversion<'a> {
         &self,
         destination: &Destination,
         publish: PublishOptions,
+        verify: Verify,
         limits: &Limits,
         progress: &dyn Progress,
     ) -> Result<Done, Errors> {
@@ -137,8 +153,34 @@ impl<'a> Conversion<'a> {
             .collect();
         let source = Source(self.reader.as_ref());
         let stats = execute(&self.plan, catalog, &source, &staging, &placements, limits, progress)?;
+        let read_back = match verify {
+            Verify::None => None,
+            Verify::Readback | Verify::Full => {
+                let written = open_files(destination.path(), &staging.temporary_paths())?;
+                Some(self.read_back(written.as_ref(), limits, progress)?)
+            }
+        };
         self.reader.unchanged()?;
-        Ok(Done { files: staging.publish()?, stats })
+        Ok(Done { files: staging.publish()?, stats, read_back })
+    }
+}
+
+impl Conversion<'_> {
+    /// Compares a target checkpoint, whoever wrote it, with the source, element by element.
+    ///
+    /// # Errors
+    /// Returns `verify/differs` for everything that differs, and what the system refuses.
+    pub fn read_back(
+        &self,
+        target: &dyn Reader,
+        limits: &Limits,
+        progress: &dyn Progress,
+    ) -> Result<ReadBack, Errors> {
+        let result =
+            read_back(self.selection, &self.bound, self.reader.as_ref(), target, limits.threads, progress)?;
+        let mut errors = Collector::default();
+        result.diagnostics().into_iter().for_each(|diagnostic| errors.push(diagnostic));
+        errors.finish(result).map(|(result, _)| result)
     }
 }
 

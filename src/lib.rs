@@ -42,3 +42,4 @@ pub mod notation;
 pub mod plan;
 pub mod report;
 pub mod span;
+pub mod verify;

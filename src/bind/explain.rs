@@ -17,8 +17,8 @@ use crate::mapping::Layout;
 use crate::mapping::key::Captures;
 use crate::span::Span;
 
-/// A layout's conditions on the config must hold.
-pub(super) fn check_conditions(layout: &Layout, what: &str, options: &BindOptions, errors: &mut Collector) {
+/// The source layout's conditions on the config must hold. The target's are about another config, which is not there.
+pub(super) fn check_conditions(layout: &Layout, options: &BindOptions, errors: &mut Collector) {
     for condition in &layout.when {
         let one = std::slice::from_ref(condition);
         let allowed: Vec<String> = condition.allowed.iter().map(ToString::to_string).collect();
@@ -31,15 +31,15 @@ pub(super) fn check_conditions(layout: &Layout, what: &str, options: &BindOption
                     .map_or("no entry".into(), ToString::to_string);
                 Diagnostic::error(
                     "bind/condition",
-                    format!("the config is not that of the {what} layout `{}`", layout.name),
+                    format!("the config is not that of the source layout `{}`", layout.name),
                 )
                 .found(format!("`{}` = {found}", condition.key))
                 .help("choose the layout that fits the config")
             }
-            None if what == "target" || options.allows(Allow::MissingConfig) => continue,
+            None if options.allows(Allow::MissingConfig) => continue,
             None => Diagnostic::error(
                 "bind/condition",
-                format!("the {what} layout `{}` depends on the config", layout.name),
+                format!("the source layout `{}` depends on the config", layout.name),
             )
             .found("no config")
             .help("give it with --config, or say that the condition holds with `--allow missing-config`"),

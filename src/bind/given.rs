@@ -32,7 +32,17 @@ pub(crate) fn given(pair: &Pair<'_>, options: &BindOptions, errors: &mut Collect
         let Some((key, value)) = entry.keys.iter().find_map(|key| Some((key, config.get(key)?))) else {
             continue;
         };
-        match value.as_u64() {
+        let size = match &entry.is {
+            None => value.as_u64(),
+            // What needs other sizes is computed when the shapes have told them.
+            Some(formula) if formula.axes().iter().any(|name| *name != "value") && value.is_number() => {
+                continue;
+            }
+            Some(formula) => {
+                value.as_f64().and_then(|number| formula.clone().with("value", number).eval_size(&|_| None))
+            }
+        };
+        match size {
             Some(size) => {
                 let fact = Fact::Config { key: format!("{} `{key}`", config.name) };
                 given.entry(axis).or_default().push((size, fact));
@@ -69,6 +79,7 @@ impl Binding<'_> {
         let fixed = fixed.map(|(name, default)| (name, &default.value, &default.span));
         let rules: Vec<(&String, &Formula, &Span)> = absent.chain(fixed).collect();
         unknowns.solver.solve();
+        self.apply_config_formulas(unknowns);
         for (name, formula, span) in rules {
             let Some(axis) = self.pair.find(name) else { continue };
             let open: Vec<usize> = (0..unknowns.axes.len())
@@ -94,6 +105,31 @@ impl Binding<'_> {
                 if let Some(size) = size {
                     let origin = unknowns.fact(Fact::Rule { span: span.clone() });
                     unknowns.solver.set(var, size, origin);
+                }
+            }
+            unknowns.solver.solve();
+        }
+    }
+
+    /// Applies the config's entries that are sizes together with other sizes only: a share of the head size.
+    fn apply_config_formulas(&self, unknowns: &mut Unknowns<'_>) {
+        let Some(config) = &self.options.config else { return };
+        for (name, entry) in &self.pair.layout(Side::Source).config {
+            let Some(axis) = self.pair.find(name) else { continue };
+            let found = entry.keys.iter().find_map(|key| Some((key, config.get(key)?.as_f64()?)));
+            let (Some(formula), Some((key, number))) = (&entry.is, found) else { continue };
+            let formula = formula.clone().with("value", number);
+            let vars: Vec<usize> =
+                (0..unknowns.axes.len()).filter(|&var| unknowns.axes[var].0 == axis).collect();
+            for var in vars {
+                let scopes = unknowns.axes[var].1;
+                let size = formula.eval_size(&|name| {
+                    let axis = self.pair.find(name)?;
+                    unknowns.solver.value(unknowns.known_var(scopes, axis)?)
+                });
+                if let Some(size) = size {
+                    let origin = unknowns.fact(Fact::Config { key: format!("{} `{key}`", config.name) });
+                    unknowns.solver.set(Var(var as u32), size, origin);
                 }
             }
             unknowns.solver.solve();

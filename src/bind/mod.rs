@@ -17,11 +17,15 @@ mod unknowns;
 pub use lower::{Block, Content, Coordinate, Digit};
 pub use options::{Allow, BindOptions, Config};
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
+use crate::mapping::key::Captures;
 use crate::mapping::{Layout, Mapping};
 use crate::span::Span;
 use pair::{AxisId, Pair, ParamId};
@@ -70,6 +74,8 @@ pub struct SourceTensor {
     pub tensor: usize,
     /// Its rule's place.
     pub rule: Span,
+    /// What its name and its parameters' sizes are.
+    pub reading: Reading,
     /// Its blocks.
     pub blocks: Vec<Block>,
     /// The instance of each parameter that it holds.
@@ -89,6 +95,8 @@ pub struct TargetTensor {
     pub shape: Vec<u64>,
     /// Its rule's place.
     pub rule: Span,
+    /// What its name and its parameters' sizes are.
+    pub reading: Reading,
     /// Its blocks.
     pub blocks: Vec<Block>,
     /// The instance of each parameter that it holds; a parameter without one is filled with zeros.
@@ -96,6 +104,21 @@ pub struct TargetTensor {
     /// `stored = parameter * scale + offset`.
     pub affine: (f64, f64),
 }
+
+/// What a second reading of a tensor's expression starts from: nothing that was derived from the expression itself.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// The rule, an index into [`Layout::rules`].
+    pub rule: usize,
+    /// What the rule's template captured, or was printed with.
+    pub captures: Captures,
+    /// The sizes of axes for each parameter of the rule. Where only a product is known (`h d` of thirds), its factors
+    /// are any that fit: no tensor of either layout tells them apart.
+    pub sizes: Vec<(usize, Arc<AxisSizes>)>,
+}
+
+/// Sizes by axis name.
+pub type AxisSizes = BTreeMap<String, u64>;
 
 /// A source tensor that is left out.
 #[derive(Clone, Debug)]
@@ -206,9 +229,7 @@ pub fn bind(
     options: &BindOptions,
 ) -> Result<Bound, Errors> {
     let mut errors = Collector::default();
-    for (layout, what) in [(source, "source"), (target, "target")] {
-        explain::check_conditions(layout, what, options, &mut errors);
-    }
+    explain::check_conditions(source, options, &mut errors);
     let keys = keys::sort_out(mapping, source, catalog, options, &mut errors);
     gaps::check_paths(catalog, &keys, options, &mut errors);
     let pair = Pair::new(mapping, source, target);

@@ -140,6 +140,10 @@ impl<'a> Pair<'a> {
         &self.names[axis.0 as usize]
     }
 
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
     pub(crate) fn find(&self, name: &str) -> Option<AxisId> {
         self.ids.get(name).copied()
     }

@@ -81,6 +81,11 @@ impl Solver {
         self.values[self.root(var).0 as usize].map(|(value, _)| value)
     }
 
+    /// As [`Solver::value`], for an unknown that may have been made after this solver was copied.
+    pub(crate) fn value_of_known(&self, var: Var) -> Option<u64> {
+        ((var.0 as usize) < self.parents.len()).then(|| self.value(var))?
+    }
+
     pub(crate) fn origin(&self, var: Var) -> Option<Origin> {
         self.values[self.root(var).0 as usize].map(|(_, origin)| origin)
     }
@@ -124,6 +129,16 @@ impl Solver {
     /// Returns an unknown that keeps the product from being known.
     pub(crate) fn open(&self, vars: &[Var]) -> Option<Var> {
         vars.iter().map(|&var| self.root(var)).find(|&var| self.value(var).is_none())
+    }
+
+    /// Returns an unknown of a product that is known as a whole.
+    pub(crate) fn open_factor(&self) -> Option<Var> {
+        self.products
+            .keys()
+            .flatten()
+            .map(|&var| self.root(var))
+            .filter(|&var| self.value(var).is_none())
+            .min()
     }
 
     /// Puts in what is known; `None` on overflow.

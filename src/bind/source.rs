@@ -120,7 +120,7 @@ fn given_size(binding: &Binding<'_>, name: &str) -> Option<(u64, String)> {
     if let Some((_, size)) = options.axes.iter().find(|(axis, _)| axis == name) {
         return Some((*size, format!("--axis {name}={size}")));
     }
-    let entry = binding.pair.layout(Side::Source).config.get(name)?;
+    let entry = binding.pair.layout(Side::Source).config.get(name).filter(|entry| entry.is.is_none())?;
     let config = options.config.as_ref()?;
     let (key, value) = entry.keys.iter().find_map(|key| Some((key, config.get(key)?.as_u64()?)))?;
     Some((value, format!("{} `{key}`", config.name)))

@@ -1,14 +1,14 @@
 //! The target's tensors: which there are, what they hold, and the end of binding.
 
-use indexmap::IndexSet;
-use rustc_hash::FxHashMap;
+use indexmap::{IndexMap, IndexSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::keys::holds;
 use super::lower::{Instance, LowerError, lower};
 use super::options::Allow;
 use super::pair::{AxisId, ParamId, Side};
-use super::unknowns::{Scopes, Unknowns};
-use super::{Binding, Bound, InstanceInfo, SourceTensor, TargetTensor, explain};
+use super::unknowns::{ReadingSizes, Scopes, Unknowns};
+use super::{Binding, Bound, InstanceInfo, Reading, SourceTensor, TargetTensor, explain};
 use crate::diag::{Collector, Diagnostic};
 use crate::dtype::Dtype;
 use crate::mapping::Rule;
@@ -35,7 +35,12 @@ impl Binding<'_> {
                 continue;
             }
             for module in 0..self.keys.modules.len() as u32 {
-                for values in self.tuples(module, &prepared.params) {
+                let mut tuples = self.tuples(module, &prepared.params);
+                let zeros = self.is_demanded(rule, module);
+                if zeros {
+                    tuples.extend(self.places(module, &prepared.params));
+                }
+                for values in tuples {
                     let scopes: Vec<Scopes> = prepared
                         .params
                         .iter()
@@ -45,7 +50,7 @@ impl Binding<'_> {
                         self.instances.find(module, param, &self.instance_values(param, &values))
                     };
                     let instances: Vec<Option<usize>> = prepared.params.iter().map(find).collect();
-                    if instances.iter().all(Option::is_none) {
+                    if instances.iter().all(Option::is_none) && !zeros {
                         continue;
                     }
                     unknowns.share(&prepared.dims, &scopes);
@@ -78,22 +83,70 @@ impl Binding<'_> {
         rules[rule].optional && self.pair.target_rules[rule].params.iter().all(held_elsewhere)
     }
 
-    /// Returns the instance indices under which any of the parameters is there, joined over the parameters.
+    /// Returns whether the target always has the rule's tensors in that module, made of zeros where the source lacks them.
+    fn is_demanded(&self, rule: usize, module: u32) -> bool {
+        let held = &self.pair.layout(Side::Target).rules[rule];
+        let always = |&param: &ParamId| {
+            self.pair.mapping.params.get_index(param).is_some_and(|(_, p)| p.absent_zeros && !p.optional)
+        };
+        let captured = &self.keys.modules[module as usize];
+        let mut paths: Vec<&str> = held.template.paths().collect();
+        paths.sort_unstable();
+        !held.optional
+            && self.pair.target_rules[rule].params.iter().all(always)
+            && captured.iter().map(|(name, _)| name.as_str()).eq(paths)
+    }
+
+    /// Returns the instance indices under which the module has anything that stands beside these parameters.
+    fn places(&self, module: u32, params: &[ParamId]) -> IndexSet<Vec<(AxisId, u64)>> {
+        let most = params.iter().max_by_key(|&&param| self.pair.params[param].instance_axes.len());
+        let Some(&most) = most else { return IndexSet::new() };
+        let axes = &self.pair.params[most].instance_axes;
+        let beside = self.instances.all.iter().filter(|(other, param, _)| {
+            *other == module && axes.iter().all(|axis| self.pair.params[*param].instance_axes.contains(axis))
+        });
+        beside.map(|(_, _, values)| self.instance_values(most, values)).collect()
+    }
+
+    /// Returns the instance indices under which any of the parameters is there, joined over the parameters: where one
+    /// has an instance per layer and another one per expert, each layer with each expert.
     fn tuples(&self, module: u32, params: &[ParamId]) -> IndexSet<Vec<(AxisId, u64)>> {
-        let mut tuples: IndexSet<Vec<(AxisId, u64)>> = IndexSet::new();
-        let most = params.iter().map(|&param| self.pair.params[param].instance_axes.len()).max().unwrap_or(0);
-        for &param in params.iter().filter(|&&param| self.pair.params[param].instance_axes.len() == most) {
-            for values in self.by_module(module, param) {
-                tuples.insert(values.clone());
-            }
+        let mut kinds: IndexMap<&[AxisId], IndexSet<&Vec<(AxisId, u64)>>> = IndexMap::new();
+        for &param in params {
+            let found = kinds.entry(self.pair.params[param].instance_axes.as_slice()).or_default();
+            found.extend(self.by_module(module, param));
         }
-        // A rule all of whose parameters with these indices are missing still has those without.
-        if tuples.is_empty() {
-            for &param in params {
-                tuples.extend(self.by_module(module, param).cloned());
+        kinds.retain(|_, found| !found.is_empty());
+        kinds.sort_by(|a, _, b, _| b.len().cmp(&a.len()));
+        let mut kinds = kinds.into_iter();
+        let Some((axes, found)) = kinds.next() else { return IndexSet::new() };
+        let mut joined: IndexSet<Vec<(AxisId, u64)>> = found.into_iter().cloned().collect();
+        let mut known = axes.to_vec();
+        for (axes, found) in kinds {
+            if axes.iter().all(|axis| known.contains(axis)) {
+                // Under an index that the others do not have, there is still this one.
+                let here: FxHashSet<Vec<(AxisId, u64)>> =
+                    joined.iter().map(|values| with_axes(values, axes)).collect();
+                joined.extend(found.into_iter().filter(|values| !here.contains(*values)).cloned());
+                continue;
             }
+            let mut next = IndexSet::new();
+            for values in &joined {
+                for other in &found {
+                    let differs =
+                        |(axis, index): &&(AxisId, u64)| values.iter().any(|(a, i)| a == axis && i != index);
+                    if !other.iter().any(|value| differs(&value)) {
+                        let mut both = values.clone();
+                        both.extend(other.iter().filter(|value| !values.contains(value)));
+                        both.sort_unstable();
+                        next.insert(both);
+                    }
+                }
+            }
+            known.extend(axes);
+            joined = next;
         }
-        tuples
+        joined
     }
 
     fn by_module(&self, module: u32, param: ParamId) -> impl Iterator<Item = &Vec<(AxisId, u64)>> {
@@ -108,7 +161,7 @@ impl Binding<'_> {
         }
         let mapping = self.pair.mapping;
         for (param, (name, declared)) in mapping.params.iter().enumerate() {
-            if declared.optional {
+            if declared.optional || declared.absent_zeros {
                 continue;
             }
             if !self.pair.layout(Side::Source).holds(name) {
@@ -145,6 +198,7 @@ impl Binding<'_> {
         groups: &[Group],
         mut errors: Collector,
     ) -> (Bound, Collector) {
+        let mut sizes = ReadingSizes::new(unknowns);
         let mut sources = Vec::with_capacity(self.held.len());
         let mut open = explain::Open::default();
         let failed = errors.has_errors();
@@ -162,7 +216,17 @@ impl Binding<'_> {
                     let params = &self.pair.source_rules[held.rule].params;
                     let instances = params.iter().copied().zip(held.instances.iter().copied()).collect();
                     let rule = rule.template.span.clone();
-                    sources.push(SourceTensor { tensor: held.tensor, rule, blocks, instances, affine });
+                    let sizes = sizes.of_all(unknowns, params, &held.scopes);
+                    let captures = self.captures(held.module, &held.indices);
+                    let reading = Reading { rule: held.rule, captures, sizes };
+                    sources.push(SourceTensor {
+                        tensor: held.tensor,
+                        rule,
+                        reading,
+                        blocks,
+                        instances,
+                        affine,
+                    });
                 }
                 Err(error) => {
                     open.add(
@@ -179,7 +243,7 @@ impl Binding<'_> {
         let mut targets = Vec::new();
         let mut by_key = FxHashMap::default();
         for group in groups {
-            if let Err(error) = self.enumerate(unknowns, group, &mut targets, &mut errors) {
+            if let Err(error) = self.enumerate(unknowns, group, &mut sizes, &mut targets, &mut errors) {
                 let rule = &self.pair.layout(Side::Target).rules[group.rule];
                 open.add(&self, unknowns, error, Side::Target, group.rule, &rule.template.to_string());
             }
@@ -234,6 +298,15 @@ impl Binding<'_> {
         (bound, errors)
     }
 
+    fn captures(&self, module: u32, indices: &[(AxisId, u64)]) -> Captures {
+        let mut captures =
+            Captures { paths: self.keys.modules[module as usize].clone(), indices: Vec::new() };
+        captures.indices =
+            indices.iter().map(|(axis, index)| (self.pair.name(*axis).to_owned(), *index)).collect();
+        captures.indices.sort();
+        captures
+    }
+
     fn affine(
         &self,
         unknowns: &Unknowns<'_>,
@@ -275,6 +348,7 @@ impl Binding<'_> {
         &self,
         unknowns: &mut Unknowns<'_>,
         group: &Group,
+        reading_sizes: &mut ReadingSizes,
         targets: &mut Vec<TargetTensor>,
         errors: &mut Collector,
     ) -> Result<(), LowerError> {
@@ -311,7 +385,10 @@ impl Binding<'_> {
             let (shape, blocks) = lower(unknowns, &instance)?;
             if let Some(key) = self.print(rule, group, &indices, errors) {
                 let (rule, instances) = (rule.template.span.clone(), instances.clone());
-                targets.push(TargetTensor { key, dtype, shape, rule, blocks, instances, affine });
+                let captures = self.captures(group.module, &indices);
+                let sizes = reading_sizes.of_all(unknowns, &prepared.params, &group.scopes);
+                let reading = Reading { rule: group.rule, captures, sizes };
+                targets.push(TargetTensor { key, dtype, shape, rule, reading, blocks, instances, affine });
             }
             // The last axis of the name runs fastest.
             let Some(digit) = (0..counter.len()).rev().find(|&digit| counter[digit] + 1 < sizes[digit])
@@ -330,11 +407,7 @@ impl Binding<'_> {
         indices: &[(AxisId, u64)],
         errors: &mut Collector,
     ) -> Option<String> {
-        let mut captures =
-            Captures { paths: self.keys.modules[group.module as usize].clone(), indices: Vec::new() };
-        captures.indices =
-            indices.iter().map(|(axis, index)| (self.pair.name(*axis).to_owned(), *index)).collect();
-        captures.indices.sort();
+        let captures = self.captures(group.module, indices);
         match rule.template.print(&captures) {
             Ok((None, key)) => Some(format!("{}{key}", self.options.add_prefix)),
             Ok((Some(_), _)) => {
@@ -390,7 +463,10 @@ impl Binding<'_> {
         let tensors = group.instances.iter().flatten().flat_map(|&id| &self.instances.tensors[id]);
         let mut dtypes: Vec<(usize, Dtype)> =
             tensors.map(|&tensor| (tensor, self.catalog.tensors[tensor].dtype)).collect();
-        let (_, first) = *dtypes.first()?;
+        let first = match dtypes.first() {
+            Some((_, first)) => *first,
+            None => self.neighbours_dtype(group)?,
+        };
         let cast = |dtype: Dtype| dtype.cast_to(self.options.dtype);
         if dtypes.iter().any(|(_, dtype)| cast(*dtype) != cast(first)) {
             dtypes.sort_unstable_by_key(|(tensor, _)| *tensor);
@@ -410,6 +486,25 @@ impl Binding<'_> {
             return None;
         }
         Some(cast(first))
+    }
+
+    /// Returns the type of most elements beside a tensor that is made of zeros.
+    fn neighbours_dtype(&self, group: &Group) -> Option<Dtype> {
+        let beside = self.instances.all.iter().enumerate().filter(|(_, (module, _, values))| {
+            *module == group.module && group.values.iter().all(|index| values.contains(index))
+        });
+        let mut elements: Vec<(Dtype, u64)> = Vec::new();
+        for &tensor in beside.flat_map(|(id, _)| &self.instances.tensors[id]) {
+            let stored = &self.catalog.tensors[tensor];
+            let count = stored.shape.iter().product::<u64>();
+            match elements.iter_mut().find(|(dtype, _)| *dtype == stored.dtype) {
+                Some((_, sum)) => *sum = sum.saturating_add(count),
+                None => elements.push((stored.dtype, count)),
+            }
+        }
+        // The first of equals, so that the order of the names decides and nothing else.
+        let most = elements.iter().map(|(_, sum)| *sum).max()?;
+        elements.iter().find(|(_, sum)| *sum == most).map(|(dtype, _)| *dtype)
     }
 
     /// Tensors that pass through, each with its name in the output.
@@ -475,4 +570,9 @@ impl Binding<'_> {
         }
         unplaced
     }
+}
+
+/// Returns the indices of those axes alone.
+fn with_axes(values: &[(AxisId, u64)], axes: &[AxisId]) -> Vec<(AxisId, u64)> {
+    values.iter().filter(|(axis, _)| axes.contains(axis)).copied().collect()
 }

@@ -1,7 +1,10 @@
 //! The unknown sizes of one conversion: which axis of which instance is which unknown, and what is said of it.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
+use super::AxisSizes;
 use super::pair::{AxisId, Label, Node, Pair, ParamId, Part, Side};
 use super::sizes::{Equation, Monomial, Origin, Polynomial, Side as Equal, Solver, Var};
 use crate::span::Span;
@@ -184,6 +187,46 @@ impl<'a> Unknowns<'a> {
                 self.solver.unify(var, other);
             }
         }
+    }
+}
+
+/// Sizes for a second reading of the expressions. A product whose factors are open is factored in any way that
+/// contradicts nothing: both layouts keep such axes together, so no tensor tells one factoring from another.
+pub(crate) struct ReadingSizes {
+    solver: Solver,
+    cache: FxHashMap<Scopes, Arc<AxisSizes>>,
+}
+
+impl ReadingSizes {
+    pub(crate) fn new(unknowns: &Unknowns<'_>) -> ReadingSizes {
+        let mut solver = unknowns.solver.clone();
+        while let Some(var) = solver.open_factor() {
+            solver.set(var, 1, 0);
+            solver.solve();
+        }
+        ReadingSizes { solver, cache: FxHashMap::default() }
+    }
+
+    /// Returns the sizes of each parameter's instance.
+    pub(crate) fn of_all(
+        &mut self,
+        unknowns: &Unknowns<'_>,
+        params: &[ParamId],
+        scopes: &[Scopes],
+    ) -> Vec<(ParamId, Arc<AxisSizes>)> {
+        params.iter().zip(scopes).map(|(&param, &scopes)| (param, self.of(unknowns, scopes))).collect()
+    }
+
+    fn of(&mut self, unknowns: &Unknowns<'_>, scopes: Scopes) -> Arc<AxisSizes> {
+        let solver = &self.solver;
+        let made = self.cache.entry(scopes).or_insert_with(|| {
+            let size = |name: &str| {
+                let var = unknowns.known_var(scopes, unknowns.pair.find(name)?)?;
+                solver.value_of_known(var)
+            };
+            Arc::new(unknowns.pair.names().filter_map(|name| Some((name.to_owned(), size(name)?))).collect())
+        });
+        Arc::clone(made)
     }
 }
 

@@ -12,14 +12,15 @@ use qkvconv::diag::{Collector, Diagnostic, Errors};
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::{Destination, PublishOptions, io_error};
 use qkvconv::format::OpenOptions;
-use qkvconv::mapping::select::select;
+use qkvconv::mapping::select::{Selection, select};
 use qkvconv::plan::explain;
 use qkvconv::report::report;
 use qkvconv::span::Source;
+use qkvconv::verify::readback::ReadBack;
 
 use super::progress::{Bar, catch_interrupts};
 use super::ui::Ui;
-use super::{Allowed, ConvertArgs, Exit, MappingFiles};
+use super::{Allowed, ConvertArgs, Exit, LayoutArgs, MappingFiles};
 
 /// The most bytes in a shard where nothing else is said, as huggingface_hub has it
 /// (`src/huggingface_hub/serialization/_base.py`, MAX_SHARD_SIZE).
@@ -28,34 +29,23 @@ const SHARD_SIZE: u64 = 5_000_000_000;
 /// Runs a conversion.
 pub(super) fn run(ui: &Ui, args: &ConvertArgs) -> Exit {
     // clap has made sure that all four are there.
-    let (Some(from), Some(to), Some(source), Some(destination)) =
-        (&args.from, &args.to, &args.source, &args.destination)
-    else {
-        return Exit::Usage;
-    };
-    match convert(ui, args, from, to, source, destination) {
+    let (Some(source), Some(destination)) = (&args.source, &args.destination) else { return Exit::Usage };
+    match convert(ui, args, source, destination) {
         Ok(()) => Exit::Done,
-        Err(errors) => {
-            let exit = ui.fail(&errors);
-            let usage = errors.diagnostics().iter().all(|diagnostic| diagnostic.code.starts_with("usage/"));
-            if usage { Exit::Usage } else { exit }
-        }
+        Err(errors) => ui.fail(&errors),
     }
 }
 
-fn convert(
-    ui: &Ui,
-    args: &ConvertArgs,
-    from: &str,
-    to: &str,
-    source: &Path,
-    destination: &Path,
-) -> Result<(), Errors> {
+fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Result<(), Errors> {
     let start = Instant::now();
-    let files = read_mappings(&args.files)?;
-    let selection = select(from, to, &files)?;
+    let selection = select_layouts(&args.layouts)?;
     let destination = Destination::resolve(destination);
-    let options = resolve(args, source, &destination)?;
+    let mut options = resolve(&args.layouts, source)?;
+    options.max_shard_size = match destination {
+        // A file is asked for by name: it is one, whatever its size, unless shards are asked for too.
+        Destination::File(_) => args.max_shard_size,
+        Destination::Folder(_) => Some(args.max_shard_size.unwrap_or(SHARD_SIZE)),
+    };
     let conversion = Conversion::prepare(&selection, source, &options)?;
     ui.warn(&conversion.warnings);
     if args.dry_run {
@@ -67,11 +57,7 @@ fn convert(
         catch_interrupts();
         let bar = Bar::new(conversion.bytes(), ui.shows_progress());
         let publish = PublishOptions { force: args.force, sync: args.sync };
-        let mut limits = Limits::default();
-        if let Some(threads) = args.threads {
-            limits.threads = threads.into();
-        }
-        let done = conversion.run(&destination, publish, &limits, &bar);
+        let done = conversion.run(&destination, publish, args.verify.into(), &limits(&args.layouts), &bar);
         bar.finish();
         let done = done?;
         summarize(ui, &conversion, Some(&done));
@@ -104,6 +90,11 @@ fn write_report(
     std::fs::write(path, text).map_err(|error| io_error(path, "write the report", &error).into())
 }
 
+/// Says what was read back.
+pub(super) fn read_back_line(read_back: &ReadBack) -> String {
+    format!("read back: {} elements of {} tensors agree", read_back.elements, read_back.tensors)
+}
+
 /// Says in a few lines what was done.
 fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
     let mapping = conversion.selection.mapping();
@@ -134,6 +125,9 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
         conversion.proof.sources, conversion.proof.targets
     ));
     if let Some(done) = done {
+        if let Some(read_back) = &done.read_back {
+            ui.say(&read_back_line(read_back));
+        }
         for (key, count) in &done.stats.underflows {
             ui.say(&format!("{key}: {count} values became zero in the cast"));
         }
@@ -188,6 +182,19 @@ fn plural(count: usize, word: &str) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }
 }
 
+/// Selects the two layouts that the user names.
+pub(super) fn select_layouts(args: &LayoutArgs) -> Result<Selection, Errors> {
+    let files = read_mappings(&args.files)?;
+    // clap has made sure that both are there.
+    select(args.from.as_deref().unwrap_or_default(), args.to.as_deref().unwrap_or_default(), &files)
+}
+
+/// Returns what an execution may use.
+pub(super) fn limits(args: &LayoutArgs) -> Limits {
+    let default = Limits::default();
+    Limits { threads: args.threads.map_or(default.threads, Into::into), ..default }
+}
+
 /// Reads the mapping files that the user names.
 pub(super) fn read_mappings(files: &MappingFiles) -> Result<Vec<Arc<Source>>, Errors> {
     let mut errors = Collector::default();
@@ -202,7 +209,7 @@ pub(super) fn read_mappings(files: &MappingFiles) -> Result<Vec<Arc<Source>>, Er
 }
 
 /// Turns what the user typed into what the library takes.
-fn resolve(args: &ConvertArgs, source: &Path, destination: &Destination) -> Result<ConvertOptions, Errors> {
+pub(super) fn resolve(args: &LayoutArgs, source: &Path) -> Result<ConvertOptions, Errors> {
     let mut errors = Collector::default();
     let only = globs("--only", &args.only, &mut errors);
     let drop = globs("--drop", &args.drop, &mut errors);
@@ -222,13 +229,8 @@ fn resolve(args: &ConvertArgs, source: &Path, destination: &Destination) -> Resu
         allow: allow.collect(),
         dtype: args.dtype.map(Into::into),
     };
-    let max_shard_size = match destination {
-        // A file is asked for by name: it is one, whatever its size, unless shards are asked for too.
-        Destination::File(_) => args.max_shard_size,
-        Destination::Folder(_) => Some(args.max_shard_size.unwrap_or(SHARD_SIZE)),
-    };
     let open = OpenOptions { allow_outside_links: args.allow.contains(&Allowed::OutsideLink) };
-    let options = ConvertOptions { open, bind, trust_layout: args.trust_layout, max_shard_size };
+    let options = ConvertOptions { open, bind, trust_layout: args.trust_layout, max_shard_size: None };
     errors.finish(options).map(|(options, _)| options)
 }
 

@@ -71,8 +71,9 @@ fn show_family(ui: &Ui, mapping: &Mapping) {
     ui.result("\nparameters, in canonical order");
     for (name, param) in &mapping.params {
         let notes = match (param.absent_zeros, param.optional) {
-            (true, _) => "  (optional; zeros where one side has none)",
-            (_, true) => "  (optional)",
+            (true, true) => "  (optional; zeros where one side has none)",
+            (true, false) => "  (zeros where one side has none)",
+            (false, true) => "  (optional)",
             _ => "",
         };
         ui.result(&format!("  {name}: {}{notes}", param.axes.join(" ")));

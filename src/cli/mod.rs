@@ -4,6 +4,7 @@ mod convert;
 mod mapping;
 mod progress;
 mod ui;
+mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,6 +12,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use qkvconv::bind::Allow;
+use qkvconv::convert::Verify;
 use qkvconv::dtype::Dtype;
 use ui::Ui;
 
@@ -19,6 +21,8 @@ use ui::Ui;
 pub(crate) enum Exit {
     /// Done and verified.
     Done,
+    /// The two sides differ.
+    Differs,
     /// Something is wrong with the checkpoint, the mapping or the machine.
     Failed,
     /// The command line is wrong.
@@ -33,6 +37,7 @@ impl From<Exit> for ExitCode {
             Exit::Done => 0,
             Exit::Failed => 1,
             Exit::Usage => 2,
+            Exit::Differs => 3,
             Exit::Interrupted => 130,
         })
     }
@@ -61,6 +66,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Checks a conversion that anything made: does DST hold what SRC holds, in the other layout?
+    #[command(after_help = "Example:
+  qkvconv verify --from llama-hf --to llama-meta hf/ consolidated.safetensors")]
+    Verify(VerifyArgs),
     /// Lists and explains layouts.
     #[command(subcommand)]
     Mapping(MappingCommand),
@@ -87,24 +96,16 @@ struct MappingFiles {
     mappings: Vec<PathBuf>,
 }
 
-/// The conversion.
+/// The layouts, and how the source is read.
 #[derive(Debug, Args)]
-struct ConvertArgs {
+struct LayoutArgs {
     /// The layout of the source, `family/layout` or bare. Example: --from pytorch-fused
     #[arg(long, value_name = "LAYOUT", required = true)]
     from: Option<String>,
 
-    /// The layout to write. Example: --to attention/per-head
+    /// The layout of the destination. Example: --to attention/per-head
     #[arg(long, value_name = "LAYOUT", required = true)]
     to: Option<String>,
-
-    /// The source: a safetensors file, a sharded checkpoint's index or its folder.
-    #[arg(value_name = "SRC", required = true)]
-    source: Option<PathBuf>,
-
-    /// The destination: a name that ends in .safetensors is a file, any other a folder.
-    #[arg(value_name = "DST", required = true)]
-    destination: Option<PathBuf>,
 
     #[command(flatten)]
     files: MappingFiles,
@@ -117,7 +118,7 @@ struct ConvertArgs {
     #[arg(long, value_name = "FILE", help_heading = "Source")]
     config: Option<PathBuf>,
 
-    /// Take only tensors whose names match. Example: --only 'encoder.**'
+    /// Take only tensors whose names match. Example: --only 'encoder.*'
     #[arg(long, value_name = "GLOB", help_heading = "Source")]
     only: Vec<String>,
 
@@ -143,6 +144,37 @@ struct ConvertArgs {
     #[arg(long, value_name = "TYPE", help_heading = "Output")]
     dtype: Option<FloatType>,
 
+    /// Allow what is an error otherwise; may be given several times. Example: --allow unmatched
+    #[arg(long, value_name = "WHAT")]
+    allow: Vec<Allowed>,
+
+    /// Let --from overrule the layout that the source records. Example: --trust-layout
+    #[arg(long)]
+    trust_layout: bool,
+
+    /// How many threads to use; the output does not depend on it. Example: --threads 4
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+/// The conversion.
+#[derive(Debug, Args)]
+struct ConvertArgs {
+    #[command(flatten)]
+    layouts: LayoutArgs,
+
+    /// The source: a safetensors file, a sharded checkpoint's index or its folder.
+    #[arg(value_name = "SRC", required = true)]
+    source: Option<PathBuf>,
+
+    /// The destination: a name that ends in .safetensors is a file, any other a folder.
+    #[arg(value_name = "DST", required = true)]
+    destination: Option<PathBuf>,
+
+    /// What to check of the output before it is published. Example: --verify readback
+    #[arg(long, value_name = "HOW", default_value = "full")]
+    verify: VerifyHow,
+
     /// The most bytes of tensors in one file of a destination folder. Example: --max-shard-size 2GB
     #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Output")]
     max_shard_size: Option<u64>,
@@ -155,18 +187,6 @@ struct ConvertArgs {
     #[arg(long, help_heading = "Output")]
     sync: bool,
 
-    /// Allow what is an error otherwise; may be given several times. Example: --allow unmatched
-    #[arg(long, value_name = "WHAT")]
-    allow: Vec<Allowed>,
-
-    /// Let --from overrule the layout that the source records. Example: --trust-layout
-    #[arg(long)]
-    trust_layout: bool,
-
-    /// How many threads to use; the output does not depend on it. Example: --threads 4
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
-
     /// Show the plan and write nothing. Example: --dry-run
     #[arg(long)]
     dry_run: bool,
@@ -178,6 +198,50 @@ struct ConvertArgs {
     /// Print errors alone. Example: --quiet
     #[arg(long, short)]
     quiet: bool,
+}
+
+/// `qkvconv verify`
+#[derive(Debug, Args)]
+struct VerifyArgs {
+    #[command(flatten)]
+    layouts: LayoutArgs,
+
+    /// The source of the conversion.
+    #[arg(value_name = "SRC", required = true)]
+    source: Option<PathBuf>,
+
+    /// What the conversion made.
+    #[arg(value_name = "DST", required = true)]
+    destination: Option<PathBuf>,
+
+    /// Write a report. Example: --report report.json
+    #[arg(long, value_name = "FILE.json")]
+    report: Option<PathBuf>,
+
+    /// Print errors alone. Example: --quiet
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// What `--verify` takes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum VerifyHow {
+    /// Nothing is checked.
+    None,
+    /// Every element is read back.
+    Readback,
+    /// Every element is read back, and the attention modules are computed from both files.
+    Full,
+}
+
+impl From<VerifyHow> for Verify {
+    fn from(how: VerifyHow) -> Verify {
+        match how {
+            VerifyHow::None => Verify::None,
+            VerifyHow::Readback => Verify::Readback,
+            VerifyHow::Full => Verify::Full,
+        }
+    }
 }
 
 /// What `--dtype` takes.
@@ -241,10 +305,15 @@ pub(crate) fn run() -> ExitCode {
             return if wanted && shown.is_ok() { Exit::Done } else { Exit::Usage }.into();
         }
     };
-    let ui = Ui::new(cli.convert.quiet);
+    let quiet = match &cli.command {
+        Some(Command::Verify(args)) => args.quiet,
+        _ => cli.convert.quiet,
+    };
+    let ui = Ui::new(quiet);
     let exit = match &cli.command {
         Some(Command::Mapping(MappingCommand::List(files))) => mapping::list(&ui, files),
         Some(Command::Mapping(MappingCommand::Show { name, files })) => mapping::show(&ui, name, files),
+        Some(Command::Verify(args)) => verify::run(&ui, args),
         None => convert::run(&ui, &cli.convert),
     };
     exit.into()

@@ -52,8 +52,7 @@ impl Ui {
             errors.diagnostics().iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count();
         let counted = if count == 1 { "1 error".to_owned() } else { format!("{count} errors") };
         let _ = writeln!(io::stderr().lock(), "qkvconv: {counted}; nothing was written");
-        let interrupted = errors.diagnostics().iter().any(|diagnostic| diagnostic.code == "exec/cancelled");
-        if interrupted { Exit::Interrupted } else { Exit::Failed }
+        exit_of(errors)
     }
 
     /// Writes warnings, unless quiet.
@@ -65,6 +64,21 @@ impl Ui {
 
     fn diagnostic(&self, diagnostic: &Diagnostic) {
         let _ = writeln!(io::stderr().lock(), "{}\n", self.renderer.render(&[group(diagnostic)]));
+    }
+}
+
+/// Tells how a run ends that failed with these errors.
+fn exit_of(errors: &Errors) -> Exit {
+    let all = |stage: &str| errors.diagnostics().iter().all(|diagnostic| diagnostic.code.starts_with(stage));
+    let any = |code: &str| errors.diagnostics().iter().any(|diagnostic| diagnostic.code == code);
+    if any("exec/cancelled") {
+        Exit::Interrupted
+    } else if any("verify/differs") {
+        Exit::Differs
+    } else if all("usage/") {
+        Exit::Usage
+    } else {
+        Exit::Failed
     }
 }
 

@@ -169,8 +169,14 @@ fn add(case: &mut Case, recipe: &Recipe) {
     let Recipe { dtype, shape, order, segments, .. } = recipe;
     if shape.is_empty() {
         let source = case.source(*dtype, &[]);
-        let copy =
-            StridedCopy { source, source_offset: 0, target_offset: 0, loops: vec![], value: ValueOp::Bits };
+        let copy = StridedCopy {
+            source,
+            source_offset: 0,
+            target_offset: 0,
+            loops: vec![],
+            value: ValueOp::Bits,
+            again: false,
+        };
         case.target(*dtype, &[], vec![Step::Copy(copy)], recipe.file, recipe.gap);
         return;
     }
@@ -203,7 +209,14 @@ fn add(case: &mut Case, recipe: &Recipe) {
         let source = case.source(*dtype, &source_shape);
         let source_offset = if filling == Filling::Slice { more * strides[order[axis]] } else { 0 };
         let value = ValueOp::Bits;
-        steps.push(Step::Copy(StridedCopy { source, source_offset, target_offset, loops, value }));
+        steps.push(Step::Copy(StridedCopy {
+            source,
+            source_offset,
+            target_offset,
+            loops,
+            value,
+            again: false,
+        }));
     }
     case.target(*dtype, &target_shape, steps, recipe.file, recipe.gap);
 }
@@ -261,7 +274,7 @@ proptest! {
         let source = case.source(Dtype::BF16, &shape);
         let value = ValueOp::Convert { from: Dtype::BF16, to: Dtype::F64, scale: 0.5, offset: 1.0 };
         let loops = permutation(&shape, &order);
-        let copy = StridedCopy { source, source_offset: 0, target_offset: 0, loops, value };
+        let copy = StridedCopy { source, source_offset: 0, target_offset: 0, loops, value, again: false };
         case.target(Dtype::F64, &target_shape, vec![Step::Copy(copy)], 0, 0);
         let expected = case.expected(|bytes| {
             let value = half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f64() * 0.5 + 1.0;
@@ -329,7 +342,7 @@ fn plain(from: Dtype, to: Dtype, elements: u64) -> Case {
     let value =
         if from == to { ValueOp::Bits } else { ValueOp::Convert { from, to, scale: 1.0, offset: 0.0 } };
     let loops = vec![Loop { count: elements, source_step: 1, target_step: 1 }];
-    let copy = StridedCopy { source, source_offset: 0, target_offset: 0, loops, value };
+    let copy = StridedCopy { source, source_offset: 0, target_offset: 0, loops, value, again: false };
     case.target(to, &[elements], vec![Step::Copy(copy)], 0, 0);
     case
 }
@@ -432,7 +445,14 @@ fn many_small_tensors_become_few_writes() {
     for _ in 0..100 {
         let source = case.source(Dtype::F32, &[4]);
         let loops = vec![Loop { count: 4, source_step: 1, target_step: 1 }];
-        let copy = StridedCopy { source, source_offset: 0, target_offset: 0, loops, value: ValueOp::Bits };
+        let copy = StridedCopy {
+            source,
+            source_offset: 0,
+            target_offset: 0,
+            loops,
+            value: ValueOp::Bits,
+            again: false,
+        };
         case.target(Dtype::F32, &[4], vec![Step::Copy(copy)], 0, 0);
     }
     assert_eq!(jobs::cut(&case.plan, &case.catalog(), &case.placements, SMALL).len(), 4);
@@ -443,7 +463,8 @@ fn a_large_transpose_is_cut_into_boxes() {
     let mut case = Case::default();
     let source = case.source(Dtype::F32, &[4000, 3000]);
     let loops = permutation(&[4000, 3000], &[1, 0]);
-    let copy = StridedCopy { source, source_offset: 0, target_offset: 0, loops, value: ValueOp::Bits };
+    let copy =
+        StridedCopy { source, source_offset: 0, target_offset: 0, loops, value: ValueOp::Bits, again: false };
     case.target(Dtype::F32, &[3000, 4000], vec![Step::Copy(copy)], 0, 0);
     let sizes = Sizes { scratch: 1 << 20, target: 1 << 20, values: 0 };
     let jobs = jobs::cut(&case.plan, &case.catalog(), &case.placements, sizes);

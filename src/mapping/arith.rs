@@ -54,6 +54,12 @@ impl Formula {
         Formula { node: Node::Number(value), span: span.clone() }
     }
 
+    /// Puts a number in for a name.
+    pub fn with(mut self, name: &str, number: f64) -> Formula {
+        put_in(&mut self.node, name, number);
+        self
+    }
+
     /// Returns the axis, where the formula is one axis and nothing else.
     pub fn as_axis(&self) -> Option<&str> {
         match &self.node {
@@ -90,6 +96,19 @@ fn collect<'a>(node: &'a Node, names: &mut Vec<&'a str>) {
         Node::Binary(_, left, right) => {
             collect(left, names);
             collect(right, names);
+        }
+    }
+}
+
+fn put_in(node: &mut Node, name: &str, number: f64) {
+    match node {
+        Node::Number(_) => {}
+        Node::Axis(axis) if axis == name => *node = Node::Number(number),
+        Node::Axis(_) => {}
+        Node::Sqrt(inner) | Node::Negative(inner) => put_in(inner, name, number),
+        Node::Binary(_, left, right) => {
+            put_in(left, name, number);
+            put_in(right, name, number);
         }
     }
 }
@@ -218,6 +237,7 @@ mod tests {
             assert_eq!(formula(text).expect(text).eval(&size), Some(value), "{text}");
         }
         assert_eq!(formula("d/3").expect("parses").eval_size(&size), None);
+        assert_eq!(formula("value * d").expect("parses").with("value", 0.25).eval_size(&size), Some(4));
         assert_eq!(formula("x").expect("parses").eval(&size), None);
     }
 

@@ -39,14 +39,12 @@ fn check_layout(mapping: &Mapping, layout: &Layout, errors: &mut Collector) {
     for rule in &layout.rules {
         check_rule(mapping, layout, rule, errors);
     }
-    let sizes = layout.config.iter().map(|(axis, entry)| (axis, &entry.span, &entry.absent));
-    for (axis, span, absent) in sizes {
-        if mapping.axis(layout, axis).is_none() {
-            errors.push(unknown_axis(axis, span, mapping, Some(layout)));
-        }
-        for name in absent.iter().flat_map(|formula| formula.axes()) {
+    for (axis, entry) in &layout.config {
+        let is = entry.is.iter().flat_map(|formula| formula.axes()).filter(|name| *name != "value");
+        let absent = entry.absent.iter().flat_map(|formula| formula.axes());
+        for name in is.chain(absent).chain([axis.as_str()]) {
             if mapping.axis(layout, name).is_none() {
-                errors.push(unknown_axis(name, span, mapping, Some(layout)));
+                errors.push(unknown_axis(name, &entry.span, mapping, Some(layout)));
             }
         }
     }

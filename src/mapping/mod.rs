@@ -76,7 +76,8 @@ pub struct Param {
     pub axes: Vec<String>,
     /// Whether both sides may lack it.
     pub optional: bool,
-    /// Whether zeros stand for it where one side has no tensor for it.
+    /// Whether zeros stand for it where one side has no tensor for it. Where it is not optional as well, a tensor that
+    /// the target's rules demand is made of zeros alone; an optional one is filled in only beside parts that are there.
     pub absent_zeros: bool,
     /// Where it is declared.
     pub span: Span,
@@ -131,6 +132,8 @@ pub struct Rule {
 pub struct ConfigEntry {
     /// Names in the config, dots reach into nested objects; the first that is there and not null counts.
     pub keys: Vec<String>,
+    /// The size over the entry's `value` and axes, where it is not the entry itself: `value / 2`, `value * d`.
+    pub is: Option<Formula>,
     /// What the framework takes where the config has none of them, over axes.
     pub absent: Option<Formula>,
     /// Where it stands.

@@ -217,7 +217,7 @@ fn param(span: &Span, value: &Json, errors: &mut Collector) -> Option<Param> {
         }
     };
     let axes = axes.string(errors)?.split_whitespace().map(str::to_owned).collect();
-    Some(Param { axes, optional: optional || absent_zeros, absent_zeros, span: span.clone() })
+    Some(Param { axes, optional, absent_zeros, span: span.clone() })
 }
 
 const LAYOUT: &[&str] =
@@ -303,16 +303,17 @@ fn formula(value: &Json, errors: &mut Collector) -> Option<Formula> {
 }
 
 fn config_entry(span: &Span, value: &Json, errors: &mut Collector) -> Option<ConfigEntry> {
-    let (keys, absent) = match &value.value {
+    let (keys, is, absent) = match &value.value {
         Kind::Object(_) => {
-            let fields = value.fields(&["keys", "absent"], errors);
-            (fields.get("keys"), fields.get("absent").and_then(|value| formula(value, errors)))
+            let fields = value.fields(&["keys", "is", "absent"], errors);
+            let mut part = |name| fields.get(name).and_then(|value| formula(value, errors));
+            (fields.get("keys"), part("is"), part("absent"))
         }
-        _ => (Some(value), None),
+        _ => (Some(value), None, None),
     };
     let keys = keys.map(|keys| keys.strings(errors)).unwrap_or_default();
     let keys = keys.into_iter().filter_map(|key| key.string(errors).map(str::to_owned)).collect();
-    Some(ConfigEntry { keys, absent, span: span.clone() })
+    Some(ConfigEntry { keys, is, absent, span: span.clone() })
 }
 
 fn conditions(fields: Fields<'_>, errors: &mut Collector) -> Vec<Condition> {

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::meet::{Meeting, meet};
 use super::{Check, Loop, Plan, Region, Requirement, Step, StridedCopy, TensorPlan, Unused, ValueOp, unit};
-use crate::bind::{Allow, BindOptions, Block, Bound, Content};
+use crate::bind::{Allow, BindOptions, Block, Bound, Content, TargetTensor};
 use crate::catalog::{Catalog, row_major};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
@@ -30,9 +30,10 @@ pub fn build(bound: &Bound, catalog: &Catalog, options: &BindOptions) -> Result<
         unique.push(tie(bound, catalog, places, &mut plan));
     }
     note_fillers(bound, options, &mut plan);
-    for target in &bound.targets {
+    let again = held_before(bound);
+    for (target, again) in bound.targets.iter().zip(&again) {
         let mut steps: Vec<Step> = Vec::new();
-        for block in &target.blocks {
+        for (block, &again) in target.blocks.iter().zip(again) {
             let instance = match block.content {
                 Content::Param(param) => target.instances.iter().find(|(other, _)| *other == param),
                 Content::Zero | Content::Padding => None,
@@ -43,7 +44,7 @@ pub fn build(bound: &Bound, catalog: &Catalog, options: &BindOptions) -> Result<
             };
             let before = steps.len();
             for place in &unique[*instance] {
-                copies(bound, catalog, target.dtype, target.affine, block, *place, &mut steps);
+                copies(bound, catalog, target, block, *place, again, &mut steps);
             }
             let covered: u64 = steps[before..]
                 .iter()
@@ -116,6 +117,45 @@ fn places(bound: &Bound) -> Vec<Vec<Place<'_>>> {
     places
 }
 
+/// Tells for each block of each target tensor whether blocks before it hold all its elements: the second of two tensors
+/// that hold one parameter, or a copy under another index of the tensor's name.
+fn held_before(bound: &Bound) -> Vec<Vec<bool>> {
+    let mut again: Vec<Vec<bool>> = bound
+        .targets
+        .iter()
+        .map(|target| target.blocks.iter().map(|block| block.is_copy).collect())
+        .collect();
+    let mut holders: Vec<Vec<(usize, usize)>> = vec![Vec::new(); bound.instances.len()];
+    for (at, target) in bound.targets.iter().enumerate() {
+        for (position, block) in target.blocks.iter().enumerate() {
+            if let Content::Param(param) = block.content
+                && !block.is_copy
+                && let Some((_, instance)) = target.instances.iter().find(|(other, _)| *other == param)
+            {
+                holders[*instance].push((at, position));
+            }
+        }
+    }
+    let block = |(at, position): (usize, usize)| &bound.targets[at].blocks[position];
+    for holders in holders {
+        let total: u64 = holders.iter().map(|&place| values(block(place))).sum();
+        if total <= span_of(&holders.iter().map(|&place| block(place)).collect::<Vec<_>>()) {
+            continue;
+        }
+        let mut first: Vec<(usize, usize)> = Vec::new();
+        for place in holders {
+            let shared = first.iter().flat_map(|&other| meet_all(block(other), block(place)));
+            let shared: u64 = shared.map(|meeting| meeting.elements()).sum();
+            if shared > 0 && shared == values(block(place)) {
+                again[place.0][place.1] = true;
+            } else {
+                first.push(place);
+            }
+        }
+    }
+    again
+}
+
 /// Finds elements that are held more than once: repeats inside a tensor, and tied tensors. The first is read, the
 /// others must be equal.
 fn tie<'a>(bound: &'a Bound, catalog: &Catalog, places: &[Place<'a>], plan: &mut Plan) -> Vec<Place<'a>> {
@@ -124,7 +164,7 @@ fn tie<'a>(bound: &'a Bound, catalog: &Catalog, places: &[Place<'a>], plan: &mut
     let mut ordered: Vec<Place<'a>> = places.to_vec();
     ordered.sort_by_key(|place| place.block.is_copy);
     let total: u64 = ordered.iter().map(|place| values(place.block)).sum();
-    let distinct = span_of(&ordered);
+    let distinct = span_of(&ordered.iter().map(|place| place.block).collect::<Vec<_>>());
     for place in ordered {
         let tensor = &bound.sources[place.source];
         repeats(tensor.tensor, place.block, &tensor.rule, plan);
@@ -132,7 +172,7 @@ fn tie<'a>(bound: &'a Bound, catalog: &Catalog, places: &[Place<'a>], plan: &mut
         if total > distinct || place.block.is_copy {
             for first in &unique {
                 for meeting in meet_all(first.block, place.block) {
-                    shared += meeting.loops.iter().map(|(count, ..)| count).product::<u64>();
+                    shared += meeting.elements();
                     let first_tensor = bound.sources[first.source].tensor;
                     plan.requirements.push(Requirement {
                         check: Check::Equal {
@@ -168,12 +208,12 @@ fn values(block: &Block) -> u64 {
 }
 
 /// Returns the number of values between the lowest and the highest of each coordinate, over all blocks.
-fn span_of(places: &[Place<'_>]) -> u64 {
-    let count = places.first().map_or(0, |place| place.block.coordinates.len());
+fn span_of(blocks: &[&Block]) -> u64 {
+    let count = blocks.first().map_or(0, |block| block.coordinates.len());
     (0..count)
         .map(|at| {
-            let ends = places.iter().map(|place| {
-                let coordinate = &place.block.coordinates[at];
+            let ends = blocks.iter().map(|block| {
+                let coordinate = &block.coordinates[at];
                 coordinate.base
                     + coordinate.digits.iter().map(|d| d.count.saturating_sub(1) * d.weight).sum::<u64>()
                     + 1
@@ -250,15 +290,15 @@ fn note_fillers(bound: &Bound, options: &BindOptions, plan: &mut Plan) {
 fn copies(
     bound: &Bound,
     catalog: &Catalog,
-    dtype: Dtype,
-    affine: (f64, f64),
+    target: &TargetTensor,
     block: &Block,
     place: Place<'_>,
+    again: bool,
     steps: &mut Vec<Step>,
 ) {
     let tensor = &bound.sources[place.source];
     let stored = &catalog.tensors[tensor.tensor];
-    let value = value_op(stored.dtype, tensor.affine, dtype, affine);
+    let value = value_op(stored.dtype, tensor.affine, target.dtype, target.affine);
     for meeting in meet_all(place.block, block) {
         let mut loops: Vec<Loop> = meeting
             .loops
@@ -278,6 +318,7 @@ fn copies(
             target_offset: block.offset + meeting.second,
             loops,
             value,
+            again,
         }));
     }
 }
@@ -350,6 +391,7 @@ fn pass_through(catalog: &Catalog, tensor: usize, key: &str, cast: Option<Dtype>
         target_offset: 0,
         loops: loops.collect(),
         value: value_op(stored.dtype, (1.0, 0.0), dtype, (1.0, 0.0)),
+        again: false,
     };
     let steps = if stored.elements() == 0 { Vec::new() } else { vec![Step::Copy(copy)] };
     TensorPlan {

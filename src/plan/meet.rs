@@ -17,6 +17,13 @@ pub(super) struct Meeting {
     pub(super) loops: Vec<SharedLoop>,
 }
 
+impl Meeting {
+    /// Returns the number of elements.
+    pub(super) fn elements(&self) -> u64 {
+        self.loops.iter().map(|(count, ..)| count).product()
+    }
+}
+
 /// Returns the values that two coordinates share.
 pub(super) fn meet(first: &Coordinate, second: &Coordinate) -> Vec<Meeting> {
     let mut found = Vec::new();

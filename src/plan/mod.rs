@@ -109,6 +109,8 @@ pub struct StridedCopy {
     pub loops: Vec<Loop>,
     /// What happens to a value on the way.
     pub value: ValueOp,
+    /// Whether these source elements are copied to another place too: a parameter that two target tensors hold.
+    pub again: bool,
 }
 
 /// One loop of a strided copy.

@@ -45,6 +45,9 @@ pub fn prove(plan: &Plan, catalog: &Catalog) -> Result<Proof, Errors> {
         }
         for step in &target.steps {
             let Step::Copy(copy) = step else { continue };
+            if copy.again {
+                continue;
+            }
             // A target that repeats reads the same elements again.
             let loops =
                 copy.loops.iter().filter(|l| l.source_step > 0).map(|l| (l.count, l.source_step)).collect();

@@ -1,0 +1,35 @@
+//! `qkvconv verify --from A --to B SRC DST`: checks a conversion that anything made.
+
+use std::path::Path;
+
+use qkvconv::convert::Conversion;
+use qkvconv::diag::Errors;
+use qkvconv::format::open;
+
+use super::convert::{limits, read_back_line, resolve, select_layouts};
+use super::progress::{Bar, catch_interrupts};
+use super::ui::Ui;
+use super::{Exit, VerifyArgs};
+
+/// Verifies.
+pub(super) fn run(ui: &Ui, args: &VerifyArgs) -> Exit {
+    let (Some(source), Some(destination)) = (&args.source, &args.destination) else { return Exit::Usage };
+    match verify(ui, args, source, destination) {
+        Ok(()) => Exit::Done,
+        Err(errors) => ui.fail(&errors),
+    }
+}
+
+fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Result<(), Errors> {
+    let selection = select_layouts(&args.layouts)?;
+    let options = resolve(&args.layouts, source)?;
+    let conversion = Conversion::prepare(&selection, source, &options)?;
+    let target = open(destination, &options.open)?;
+    ui.warn(&conversion.warnings);
+    catch_interrupts();
+    let bar = Bar::new(conversion.bytes(), ui.shows_progress());
+    let result = conversion.read_back(target.as_ref(), &limits(&args.layouts), &bar);
+    bar.finish();
+    ui.say(&read_back_line(&result?));
+    Ok(())
+}

@@ -1,0 +1,367 @@
+//! Comparing two sets of elements that lie anywhere in two files, in bounded memory.
+
+use std::io;
+
+use crate::dtype::Dtype;
+
+/// The most bytes of one side that are held at once.
+const BOX: u64 = 8 << 20;
+
+/// Reads bytes of a file at a place.
+pub(super) trait Bytes {
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+}
+
+/// The offsets of one axis's indices in two tensors, in elements.
+pub(super) type Offsets = Vec<(u64, u64)>;
+
+/// A tensor's bytes: where they begin, and the width of an element.
+#[derive(Clone, Copy)]
+pub(super) struct Stored<'a> {
+    pub(super) bytes: &'a dyn Bytes,
+    pub(super) start: u64,
+    pub(super) dtype: Dtype,
+}
+
+/// How two elements must agree.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Agreement {
+    /// The same bits.
+    Bits,
+    /// `near = far * scale + offset`, rounded to the near type: within one unit in the last place.
+    Value { scale: f64, offset: f64 },
+}
+
+/// What a comparison found.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) elements: u64,
+    pub(super) differing: u64,
+    /// The first difference: offsets in elements in the two tensors, and the bits there.
+    pub(super) first: Option<(u64, u64, u64, u64)>,
+}
+
+impl Outcome {
+    pub(super) fn add(&mut self, other: Outcome) {
+        self.elements += other.elements;
+        self.differing += other.differing;
+        if self.first.is_none() {
+            self.first = other.first;
+        }
+    }
+}
+
+/// Buffers that are used again.
+#[derive(Default)]
+pub(super) struct Scratch {
+    near: Vec<u64>,
+    far: Vec<u64>,
+}
+
+/// Compares every combination of the axes' indices.
+pub(super) fn compare(
+    near: Stored<'_>,
+    far: Stored<'_>,
+    dims: &[Offsets],
+    agreement: Agreement,
+    scratch: &mut Scratch,
+) -> io::Result<Outcome> {
+    let mut outcome = Outcome::default();
+    let elements: u64 = dims.iter().map(|dim| dim.len() as u64).product();
+    if elements == 0 {
+        return Ok(outcome);
+    }
+    let width = near.dtype.bits().max(far.dtype.bits()).div_ceil(8);
+    if elements * width > BOX {
+        // Halve the longest axis; a box of even sides needs the fewest reads on both sides.
+        let (at, dim) = dims.iter().enumerate().max_by_key(|(_, dim)| dim.len()).unwrap_or((0, &dims[0]));
+        let (first, second) = dim.split_at(dim.len() / 2);
+        for half in [first, second] {
+            let mut dims = dims.to_vec();
+            dims[at] = half.to_vec();
+            outcome.add(compare(near, far, &dims, agreement, scratch)?);
+        }
+        return Ok(outcome);
+    }
+    let near_offsets: Vec<Vec<u64>> =
+        dims.iter().map(|dim| dim.iter().map(|(near, _)| *near).collect()).collect();
+    let far_offsets: Vec<Vec<u64>> =
+        dims.iter().map(|dim| dim.iter().map(|(_, far)| *far).collect()).collect();
+    let near_places = fetch(near, &near_offsets, &mut scratch.near)?;
+    let far_places = fetch(far, &far_offsets, &mut scratch.far)?;
+    let sides = Sides {
+        near: bytemuck::cast_slice(&scratch.near),
+        far: bytemuck::cast_slice(&scratch.far),
+        near_dtype: near.dtype,
+        far_dtype: far.dtype,
+        agreement,
+    };
+    sides.walk(&near_places, &far_places, dims, 0, (0, 0), (0, 0), &mut outcome);
+    Ok(outcome)
+}
+
+/// Reads all elements at sums of the axes' offsets; returns the axes' offsets in the buffer.
+fn fetch(stored: Stored<'_>, dims: &[Vec<u64>], buffer: &mut Vec<u64>) -> io::Result<Vec<Vec<u64>>> {
+    let low: Vec<u64> = dims.iter().map(|dim| dim.iter().copied().min().unwrap_or(0)).collect();
+    let spans: Vec<u64> =
+        dims.iter().zip(&low).map(|(dim, low)| dim.iter().copied().max().unwrap_or(0) - low + 1).collect();
+    let hull: u64 = spans.iter().map(|span| span - 1).sum::<u64>() + 1;
+    let start: u64 = low.iter().sum();
+    let elements: u64 = dims.iter().map(|dim| dim.len() as u64).product();
+    let Some(width) = stored.dtype.byte_width() else {
+        unpack(stored, start, hull, buffer)?;
+        return Ok(dims.iter().zip(&low).map(|(dim, low)| dim.iter().map(|at| at - low).collect()).collect());
+    };
+    // Up to this much more than is needed, one read costs less than many.
+    if hull <= elements.saturating_mul(4).max(1 << 13) {
+        let length = (hull * width) as usize;
+        let bytes = room(buffer, length);
+        stored.bytes.read(stored.start + start * width, bytes)?;
+        return Ok(dims.iter().zip(&low).map(|(dim, low)| dim.iter().map(|at| at - low).collect()).collect());
+    }
+    // The axis along which a read brings the most that is needed.
+    let waste = |at: &usize| spans[*at] as f64 / dims[*at].len() as f64 - dims[*at].len() as f64 * 1e-9;
+    let fast = (0..dims.len()).min_by(|a, b| waste(a).total_cmp(&waste(b))).unwrap_or(0);
+    let run = spans[fast];
+    let mut strides = vec![run; dims.len()];
+    let mut rows = 1_u64;
+    for at in (0..dims.len()).rev().filter(|at| *at != fast) {
+        strides[at] = run * rows;
+        rows *= dims[at].len() as u64;
+    }
+    let bytes = room(buffer, (rows * run * width) as usize);
+    let mut counter = vec![0_usize; dims.len()];
+    for row in 0..rows {
+        let offset: u64 =
+            (0..dims.len()).map(|at| if at == fast { low[at] } else { dims[at][counter[at]] }).sum();
+        let place = (row * run * width) as usize;
+        stored
+            .bytes
+            .read(stored.start + offset * width, &mut bytes[place..place + (run * width) as usize])?;
+        for at in (0..dims.len()).rev().filter(|at| *at != fast) {
+            counter[at] += 1;
+            if counter[at] < dims[at].len() {
+                break;
+            }
+            counter[at] = 0;
+        }
+    }
+    let places = dims.iter().enumerate().map(|(at, dim)| {
+        if at == fast {
+            dim.iter().map(|offset| offset - low[at]).collect()
+        } else {
+            (0..dim.len() as u64).map(|position| position * strides[at]).collect()
+        }
+    });
+    Ok(places.collect())
+}
+
+/// Reads packed elements of less than a byte, one into each byte of the buffer.
+fn unpack(stored: Stored<'_>, start: u64, count: u64, buffer: &mut Vec<u64>) -> io::Result<()> {
+    let bits = stored.dtype.bits();
+    let first = start * bits / 8;
+    let mut packed = vec![0; ((start + count) * bits).div_ceil(8) as usize - first as usize];
+    stored.bytes.read(stored.start + first, &mut packed)?;
+    let bytes = room(buffer, count as usize);
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        let bit = (start + at as u64) * bits - first * 8;
+        let place = (bit / 8) as usize;
+        let pair = u16::from(packed[place]) | u16::from(packed.get(place + 1).copied().unwrap_or(0)) << 8;
+        *byte = (pair >> (bit % 8)) as u8 & ((1 << bits) - 1);
+    }
+    Ok(())
+}
+
+fn room(buffer: &mut Vec<u64>, bytes: usize) -> &mut [u8] {
+    buffer.clear();
+    buffer.resize(bytes.div_ceil(8), 0);
+    &mut bytemuck::cast_slice_mut(buffer)[..bytes]
+}
+
+/// The two buffers of a box.
+struct Sides<'a> {
+    near: &'a [u8],
+    far: &'a [u8],
+    near_dtype: Dtype,
+    far_dtype: Dtype,
+    agreement: Agreement,
+}
+
+impl Sides<'_> {
+    /// `places` are the sums so far in the buffers, `offsets` those in the tensors.
+    #[allow(clippy::too_many_arguments)]
+    fn walk(
+        &self,
+        near: &[Vec<u64>],
+        far: &[Vec<u64>],
+        dims: &[Offsets],
+        at: usize,
+        places: (u64, u64),
+        offsets: (u64, u64),
+        outcome: &mut Outcome,
+    ) {
+        if at + 1 < dims.len() {
+            for position in 0..dims[at].len() {
+                let places = (places.0 + near[at][position], places.1 + far[at][position]);
+                let offsets = (offsets.0 + dims[at][position].0, offsets.1 + dims[at][position].1);
+                self.walk(near, far, dims, at + 1, places, offsets, outcome);
+            }
+            return;
+        }
+        let whole: (&[u64], &[u64], &[(u64, u64)]) = match dims.last() {
+            Some(last) => (&near[at], &far[at], last),
+            None => (&[0], &[0], &[(0, 0)]),
+        };
+        self.row(whole, places, offsets, outcome);
+    }
+
+    fn row(
+        &self,
+        (near, far, dim): (&[u64], &[u64], &[(u64, u64)]),
+        places: (u64, u64),
+        offsets: (u64, u64),
+        outcome: &mut Outcome,
+    ) {
+        outcome.elements += dim.len() as u64;
+        if self.agreement == Agreement::Bits {
+            let differing = match self.near_dtype.byte_width().unwrap_or(1) {
+                1 => differing::<u8>(self.near, self.far, near, far, places),
+                2 => differing::<u16>(self.near, self.far, near, far, places),
+                4 => differing::<u32>(self.near, self.far, near, far, places),
+                _ => differing::<u64>(self.near, self.far, near, far, places),
+            };
+            if differing == 0 {
+                return;
+            }
+        }
+        for position in 0..dim.len() {
+            let a = bits(self.near, places.0 + near[position], self.near_dtype);
+            let b = bits(self.far, places.1 + far[position], self.far_dtype);
+            if !self.agree(a, b) {
+                outcome.differing += 1;
+                let place = (offsets.0 + dim[position].0, offsets.1 + dim[position].1);
+                outcome.first.get_or_insert((place.0, place.1, a, b));
+            }
+        }
+    }
+
+    fn agree(&self, near: u64, far: u64) -> bool {
+        match self.agreement {
+            Agreement::Bits => near == far,
+            Agreement::Value { scale, offset } => {
+                let (Some(here), Some(there)) = (value(near, self.near_dtype), value(far, self.far_dtype))
+                else {
+                    return false;
+                };
+                let wanted = there * scale + offset;
+                if here.is_nan() || wanted.is_nan() {
+                    return here.is_nan() && wanted.is_nan();
+                }
+                // One unit in the last place of the near type, and of its smallest normal below that.
+                let (unit, least) = unit(self.near_dtype);
+                here == wanted || (here - wanted).abs() <= wanted.abs().max(least) * unit
+            }
+        }
+    }
+}
+
+fn differing<T: bytemuck::Pod + PartialEq>(
+    near: &[u8],
+    far: &[u8],
+    near_places: &[u64],
+    far_places: &[u64],
+    places: (u64, u64),
+) -> usize {
+    let whole = |bytes: &[u8]| bytes.len() / size_of::<T>() * size_of::<T>();
+    let near: &[T] = bytemuck::cast_slice(&near[..whole(near)]);
+    let far: &[T] = bytemuck::cast_slice(&far[..whole(far)]);
+    let (near, far) = (&near[places.0 as usize..], &far[places.1 as usize..]);
+    near_places.iter().zip(far_places).filter(|(a, b)| near[**a as usize] != far[**b as usize]).count()
+}
+
+/// Returns an element's bits.
+fn bits(bytes: &[u8], place: u64, dtype: Dtype) -> u64 {
+    let width = dtype.byte_width().unwrap_or(1) as usize;
+    let start = place as usize * width;
+    bytes[start..start + width].iter().rev().fold(0, |bits, byte| bits << 8 | u64::from(*byte))
+}
+
+/// Returns an element's value, for the types that can be converted.
+pub(super) fn value(bits: u64, dtype: Dtype) -> Option<f64> {
+    Some(match dtype {
+        Dtype::F64 => f64::from_bits(bits),
+        Dtype::F32 => f32::from_bits(bits as u32).into(),
+        Dtype::F16 => half::f16::from_bits(bits as u16).into(),
+        Dtype::BF16 => half::bf16::from_bits(bits as u16).into(),
+        _ => return None,
+    })
+}
+
+/// Returns the relative size of a unit in the last place, and the smallest normal number.
+fn unit(dtype: Dtype) -> (f64, f64) {
+    match dtype {
+        Dtype::F16 => (2_f64.powi(-10), 2_f64.powi(-14)),
+        Dtype::BF16 => (2_f64.powi(-7), 2_f64.powi(-126)),
+        Dtype::F32 => (2_f64.powi(-23), 2_f64.powi(-126)),
+        _ => (2_f64.powi(-52), 2_f64.powi(-1022)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Memory(Vec<u8>);
+
+    impl Bytes for Memory {
+        fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+            let start = offset as usize;
+            let from = self.0.get(start..start + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+            buffer.copy_from_slice(from);
+            Ok(())
+        }
+    }
+
+    fn words(values: impl Iterator<Item = u32>) -> Memory {
+        Memory(values.flat_map(u32::to_le_bytes).collect())
+    }
+
+    #[test]
+    fn a_large_transpose_is_compared_in_boxes_and_one_wrong_element_is_found() {
+        let (rows, columns) = (1500_u64, 2100_u64);
+        let near = words((0..rows * columns).map(|at| at as u32));
+        let mut far = words((0..rows * columns).map(|at| (at % rows * columns + at / rows) as u32));
+        let dims: Vec<Offsets> = vec![
+            (0..rows).map(|i| (i * columns, i)).collect(),
+            (0..columns).map(|j| (j, j * rows)).collect(),
+        ];
+        let mut scratch = Scratch::default();
+        let run = |far: &Memory, scratch: &mut Scratch| {
+            let a = Stored { bytes: &near, start: 0, dtype: Dtype::F32 };
+            let b = Stored { bytes: far, start: 0, dtype: Dtype::F32 };
+            compare(a, b, &dims, Agreement::Bits, scratch).expect("in memory")
+        };
+        let good = run(&far, &mut scratch);
+        assert_eq!((good.elements, good.differing), (rows * columns, 0));
+        let place = (1003 * rows + 777) as usize * 4;
+        far.0[place] ^= 1;
+        let bad = run(&far, &mut scratch);
+        let bits = bad.first.expect("a difference");
+        assert_eq!((bad.differing, bits.0, bits.1), (1, 777 * columns + 1003, 1003 * rows + 777));
+    }
+
+    #[test]
+    fn values_may_differ_by_a_unit_in_the_last_place() {
+        let near = words([1.5_f32.to_bits(), (2.5_f32 + 3e-7).to_bits(), f32::NAN.to_bits()].into_iter());
+        let far = words([0.5_f32.to_bits(), 1.5_f32.to_bits(), f32::NAN.to_bits()].into_iter());
+        let dims = [(0..3).map(|at| (at, at)).collect::<Offsets>()];
+        let a = Stored { bytes: &near, start: 0, dtype: Dtype::F32 };
+        let b = Stored { bytes: &far, start: 0, dtype: Dtype::F32 };
+        let agreement = Agreement::Value { scale: 1.0, offset: 1.0 };
+        let outcome = compare(a, b, &dims, agreement, &mut Scratch::default()).expect("in memory");
+        assert_eq!(outcome.differing, 0);
+        let agreement = Agreement::Value { scale: 1.0, offset: 1.001 };
+        let outcome = compare(a, b, &dims, agreement, &mut Scratch::default()).expect("in memory");
+        assert_eq!(outcome.differing, 2);
+    }
+}

@@ -1,0 +1,9 @@
+//! The integration tests: what a user sees goes through the binary, properties go through the library.
+
+mod architecture;
+mod cases;
+mod cli;
+mod errors;
+mod kit;
+mod pairs;
+mod property;
