@@ -32,6 +32,7 @@ pub mod bind;
 pub mod catalog;
 pub mod convert;
 pub mod diag;
+pub mod diff;
 pub mod dtype;
 pub mod exec;
 pub mod fold;

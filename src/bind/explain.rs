@@ -329,6 +329,7 @@ impl Open {
         let place = (tensor.to_owned(), binding.pair.layout(side).rules[rule].expr.span.clone());
         match error {
             LowerError::Open(var) => {
+                let var = told_by_config(binding, unknowns, var);
                 let axis = unknowns.axes[var.0 as usize].0;
                 self.axes.entry(axis).or_insert((var, Vec::new())).1.push(place);
             }
@@ -379,6 +380,21 @@ impl Open {
             );
         }
     }
+}
+
+/// Returns an unknown that a config would tell and from which the open one follows: the number of heads rather than
+/// the head size.
+fn told_by_config(binding: &Binding<'_>, unknowns: &Unknowns<'_>, var: Var) -> Var {
+    let config = &binding.pair.layout(Side::Source).config;
+    let is_told = |var: Var| config.contains_key(binding.pair.name(unknowns.axes[var.0 as usize].0));
+    if is_told(var) {
+        return var;
+    }
+    let related = unknowns.solver.related(var);
+    let all = (0..unknowns.axes.len() as u32).map(Var);
+    all.filter(|other| related.contains(&unknowns.solver.root(*other)))
+        .find(|other| is_told(*other))
+        .unwrap_or(var)
 }
 
 /// Lists every axis with the values that it has, and where each came from first.

@@ -253,9 +253,12 @@ impl<'a> Pair<'a> {
     fn parts(&mut self, terms: &[Term]) -> Vec<Part> {
         terms
             .iter()
-            .map(|term| Part {
-                label: term.label.as_ref().map_or(Label::None, |label| self.label(label)),
-                dims: self.nodes(&term.dims),
+            .map(|term| {
+                let label = term.label.as_ref().map_or(Label::None, |label| self.label(label));
+                let mut dims = self.nodes(&term.dims);
+                // A unit axis has no dimension of its own here, and would keep its neighbours apart.
+                dims.retain(|node| *node != Node::One);
+                Part { label, dims }
             })
             .collect()
     }

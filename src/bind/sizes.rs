@@ -4,6 +4,8 @@
 //! until each is a single product; a product of one unknown gives its size, a product of several is remembered whole,
 //! so that a split in thirds needs no head count. Nothing is ever tried out or assumed.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// An unknown: the size of one axis in one scope.
@@ -131,6 +133,37 @@ impl Solver {
         vars.iter().map(|&var| self.root(var)).find(|&var| self.value(var).is_none())
     }
 
+    /// Returns the open unknowns that stand with that one in what is known, and with these, and so on.
+    pub(crate) fn related(&self, var: Var) -> BTreeSet<Var> {
+        let mut groups: Vec<BTreeSet<Var>> = self.products.keys().map(|vars| self.roots(vars)).collect();
+        for equation in &self.equations {
+            let vars = equation.polynomial.iter().flat_map(|monomial| &monomial.vars);
+            let side = match &equation.side {
+                Side::Var(var) => Some(var),
+                Side::Number(_) => None,
+            };
+            groups.push(self.roots(vars.chain(side)));
+        }
+        let mut related = BTreeSet::from([self.root(var)]);
+        loop {
+            let before = related.len();
+            groups.retain(|group| {
+                let meets = !group.is_disjoint(&related);
+                if meets {
+                    related.extend(group);
+                }
+                !meets
+            });
+            if related.len() == before {
+                return related;
+            }
+        }
+    }
+
+    fn roots<'v>(&self, vars: impl IntoIterator<Item = &'v Var>) -> BTreeSet<Var> {
+        vars.into_iter().map(|&var| self.root(var)).filter(|&var| self.value(var).is_none()).collect()
+    }
+
     /// Returns an unknown of a product that is known as a whole.
     pub(crate) fn open_factor(&self) -> Option<Var> {
         self.products
@@ -183,11 +216,69 @@ impl Solver {
                 Step::Open => true,
             });
             if !progress {
-                break;
+                let found = self.eliminate(&open);
+                if found.is_empty() {
+                    break;
+                }
+                open.extend(found);
             }
         }
         self.equations = open;
         learnt
+    }
+
+    /// Takes multiples of open equations from each other until some hold a single product: `3 h d + f = 168` and
+    /// `h d + f = 120` tell `f`.
+    fn eliminate(&self, open: &[Equation]) -> Vec<Equation> {
+        let mut rows: Vec<Row> = Vec::new();
+        let mut pivots: FxHashMap<Vec<Var>, usize> = FxHashMap::default();
+        let mut holders: FxHashMap<Vec<Var>, BTreeSet<usize>> = FxHashMap::default();
+        for equation in open {
+            let Some(mut row) = self.row(equation) else { continue };
+            while let Some((product, pivot)) =
+                row.terms.keys().find_map(|product| Some((product.clone(), *pivots.get(product)?)))
+            {
+                let Some(less) = row.less(&rows[pivot], &product) else { return Vec::new() };
+                row = less;
+            }
+            let Some(product) = row.terms.keys().next().cloned() else { continue };
+            let at = rows.len();
+            for holder in holders.get(&product).cloned().unwrap_or_default() {
+                let Some(less) = rows[holder].less(&row, &product) else { return Vec::new() };
+                for gone in rows[holder].terms.keys().filter(|product| !less.terms.contains_key(*product)) {
+                    holders.entry(gone.clone()).or_default().remove(&holder);
+                }
+                for held in less.terms.keys() {
+                    holders.entry(held.clone()).or_default().insert(holder);
+                }
+                rows[holder] = less;
+            }
+            for held in row.terms.keys() {
+                holders.entry(held.clone()).or_default().insert(at);
+            }
+            pivots.insert(product, at);
+            rows.push(row);
+        }
+        rows.iter().filter_map(Row::single).collect()
+    }
+
+    /// Returns an equation with everything known taken to its right side.
+    fn row(&self, equation: &Equation) -> Option<Row> {
+        let number = match equation.side {
+            Side::Number(number) => number,
+            Side::Var(var) => self.value(var)?,
+        };
+        let mut row = Row { terms: BTreeMap::new(), number: number.into(), origin: equation.origin };
+        for monomial in &equation.polynomial {
+            let reduced = self.reduce(monomial)?;
+            if reduced.vars.is_empty() {
+                row.number -= i128::from(reduced.factor);
+            } else {
+                *row.terms.entry(reduced.vars).or_default() += i128::from(reduced.factor);
+            }
+        }
+        row.terms.retain(|_, factor| *factor != 0);
+        Some(row)
     }
 
     /// Turns products of which a part became known into equations again, and keys the others by their roots.
@@ -284,6 +375,48 @@ enum Step {
     Open,
 }
 
+/// A linear equation whose unknowns are products of sizes.
+#[derive(Clone, Debug)]
+struct Row {
+    terms: BTreeMap<Vec<Var>, i128>,
+    number: i128,
+    origin: Origin,
+}
+
+impl Row {
+    /// Returns the row without that product, by means of another row that holds it; `None` on overflow.
+    fn less(&self, other: &Row, product: &[Var]) -> Option<Row> {
+        let (mine, theirs) = (*self.terms.get(product)?, *other.terms.get(product)?);
+        let divisor = gcd(mine, theirs);
+        let (mine, theirs) = (mine / divisor, theirs / divisor);
+        let combine = |a: i128, b: i128| a.checked_mul(theirs)?.checked_sub(b.checked_mul(mine)?);
+        let mut row = Row { number: combine(self.number, other.number)?, ..self.clone() };
+        for (held, factor) in &mut row.terms {
+            *factor = combine(*factor, other.terms.get(held).copied().unwrap_or_default())?;
+        }
+        for (held, factor) in other.terms.iter().filter(|(held, _)| !self.terms.contains_key(*held)) {
+            row.terms.insert(held.clone(), combine(0, *factor)?);
+        }
+        row.terms.retain(|_, factor| *factor != 0);
+        let divisor = row.terms.values().fold(row.number, |divisor, factor| gcd(divisor, *factor));
+        row.terms.values_mut().chain([&mut row.number]).for_each(|value| *value /= divisor.max(1));
+        Some(row)
+    }
+
+    /// Returns the equation that the row is where it holds one product.
+    fn single(&self) -> Option<Equation> {
+        let (vars, factor) = self.terms.iter().next().filter(|_| self.terms.len() == 1)?;
+        let sign = factor.signum();
+        let (factor, number) = (u64::try_from(factor * sign).ok()?, u64::try_from(self.number * sign).ok()?);
+        let polynomial = vec![Monomial { factor, vars: vars.clone() }];
+        Some(Equation { polynomial, side: Side::Number(number), origin: self.origin })
+    }
+}
+
+fn gcd(a: i128, b: i128) -> i128 {
+    if b == 0 { a.abs() } else { gcd(b, a % b) }
+}
+
 /// Returns the parts of `vars` with two unknowns or more, the longest first.
 fn subsets(vars: &[Var]) -> Vec<Vec<Var>> {
     // Real products have up to four unknowns; of a longer one only the whole is looked up.
@@ -369,6 +502,30 @@ mod tests {
         solver.set(r, 3, 0);
         solver.solve();
         assert_eq!(solver.value(h), Some(6));
+    }
+
+    #[test]
+    fn two_sums_of_the_same_products_are_told_apart() {
+        let mut solver = Solver::default();
+        let [h, d, f, e] = std::array::from_fn(|_| solver.var());
+        solver.equation(number(vec![term(3, &[h, d]), term(1, &[f])], 168));
+        assert!(!solver.solve());
+        solver.equation(number(vec![term(1, &[h, d]), term(1, &[f]), term(1, &[e])], 144));
+        assert!(!solver.solve());
+        solver.set(e, 24, 0);
+        assert!(solver.solve());
+        assert_eq!((solver.product(&[h, d]), solver.value(f)), (Some(24), Some(96)));
+        assert!(solver.contradictions.is_empty());
+    }
+
+    #[test]
+    fn a_system_without_whole_numbers_is_a_contradiction() {
+        let mut solver = Solver::default();
+        let [a, b] = std::array::from_fn(|_| solver.var());
+        solver.equation(number(vec![term(1, &[a]), term(1, &[b])], 10));
+        solver.equation(number(vec![term(1, &[a]), term(3, &[b])], 15));
+        solver.solve();
+        assert_eq!(solver.contradictions.len(), 1);
     }
 
     #[test]

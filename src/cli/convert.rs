@@ -7,7 +7,7 @@ use std::time::Instant;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use indicatif::{BinaryBytes, HumanBytes};
 use qkvconv::bind::{BindOptions, Config};
-use qkvconv::convert::{Conversion, ConvertOptions, Done};
+use qkvconv::convert::{Checked, Conversion, ConvertOptions, Done};
 use qkvconv::diag::{Collector, Diagnostic, Errors};
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::{Destination, PublishOptions, io_error};
@@ -16,6 +16,7 @@ use qkvconv::mapping::select::{Selection, select};
 use qkvconv::plan::explain;
 use qkvconv::report::report;
 use qkvconv::span::Source;
+use qkvconv::verify::forward::Differences;
 use qkvconv::verify::readback::ReadBack;
 
 use super::progress::{Bar, catch_interrupts};
@@ -90,9 +91,33 @@ fn write_report(
     std::fs::write(path, text).map_err(|error| io_error(path, "write the report", &error).into())
 }
 
-/// Says what was read back.
-pub(super) fn read_back_line(read_back: &ReadBack) -> String {
-    format!("read back: {} elements of {} tensors agree", read_back.elements, read_back.tensors)
+/// Says what was checked.
+pub(super) fn say_checked(ui: &Ui, checked: &Checked) {
+    let ReadBack { elements, tensors, .. } = checked.read_back;
+    ui.say(&format!("read back: {elements} elements of {tensors} tensors agree"));
+    let Some(attention) = &checked.attention else { return };
+    let parts = |differences: &Differences| {
+        differences.parts().map(|(name, value)| format!("{name} {value:.1e}")).join(", ")
+    };
+    if attention.modules > 0 {
+        let modules = attention.modules;
+        ui.say(&format!(
+            "computed: attention of {modules} {} agrees in both files, largest relative differences {}",
+            plural(modules as usize, "module"),
+            parts(&attention.files)
+        ));
+    }
+    if attention.random_modules > 0 {
+        ui.say(&format!("computed: the same on random weights, {}", parts(&attention.random)));
+    }
+    for (why, modules) in &attention.abstained {
+        let count = if *modules > 0 {
+            format!(" ({modules} {})", plural(*modules as usize, "module"))
+        } else {
+            String::new()
+        };
+        ui.say(&format!("not computed: {why}{count}"));
+    }
 }
 
 /// Says in a few lines what was done.
@@ -125,8 +150,8 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
         conversion.proof.sources, conversion.proof.targets
     ));
     if let Some(done) = done {
-        if let Some(read_back) = &done.read_back {
-            ui.say(&read_back_line(read_back));
+        if let Some(checked) = &done.checked {
+            say_checked(ui, checked);
         }
         for (key, count) in &done.stats.underflows {
             ui.say(&format!("{key}: {count} values became zero in the cast"));
@@ -234,7 +259,7 @@ pub(super) fn resolve(args: &LayoutArgs, source: &Path) -> Result<ConvertOptions
     errors.finish(options).map(|(options, _)| options)
 }
 
-fn globs(option: &str, patterns: &[String], errors: &mut Collector) -> Option<GlobSet> {
+pub(super) fn globs(option: &str, patterns: &[String], errors: &mut Collector) -> Option<GlobSet> {
     if patterns.is_empty() {
         return None;
     }

@@ -1,6 +1,7 @@
 //! The command line: arguments, subcommands and exit codes.
 
 mod convert;
+mod diff;
 mod mapping;
 mod progress;
 mod ui;
@@ -52,10 +53,12 @@ impl From<Exit> for ExitCode {
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true
 )]
-#[command(after_help = "Exit codes: 0 done, 1 failed, 2 usage, 3 does not verify, 130 interrupted.
+#[command(
+    after_help = "Exit codes: 0 done, 1 failed, 2 usage, 3 does not verify or differs, 130 interrupted.
 
 Example:
-  qkvconv --from pytorch-fused --to per-head model.safetensors out.safetensors")]
+  qkvconv --from pytorch-fused --to per-head model.safetensors out.safetensors"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -73,6 +76,8 @@ enum Command {
     /// Lists and explains layouts.
     #[command(subcommand)]
     Mapping(MappingCommand),
+    /// Compares two checkpoints by tensor name; example: qkvconv diff a.safetensors b/
+    Diff(diff::DiffArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -307,6 +312,7 @@ pub(crate) fn run() -> ExitCode {
     };
     let quiet = match &cli.command {
         Some(Command::Verify(args)) => args.quiet,
+        Some(Command::Diff(args)) => args.quiet,
         _ => cli.convert.quiet,
     };
     let ui = Ui::new(quiet);
@@ -314,6 +320,7 @@ pub(crate) fn run() -> ExitCode {
         Some(Command::Mapping(MappingCommand::List(files))) => mapping::list(&ui, files),
         Some(Command::Mapping(MappingCommand::Show { name, files })) => mapping::show(&ui, name, files),
         Some(Command::Verify(args)) => verify::run(&ui, args),
+        Some(Command::Diff(args)) => diff::run(&ui, args),
         None => convert::run(&ui, &cli.convert),
     };
     exit.into()

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use qkvconv::convert::Conversion;
+use qkvconv::convert::{Conversion, Verify};
 use qkvconv::diag::Errors;
 use qkvconv::format::open;
 
-use super::convert::{limits, read_back_line, resolve, select_layouts};
+use super::convert::{limits, resolve, say_checked, select_layouts};
 use super::progress::{Bar, catch_interrupts};
 use super::ui::Ui;
 use super::{Exit, VerifyArgs};
@@ -28,8 +28,8 @@ fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Resu
     ui.warn(&conversion.warnings);
     catch_interrupts();
     let bar = Bar::new(conversion.bytes(), ui.shows_progress());
-    let result = conversion.read_back(target.as_ref(), &limits(&args.layouts), &bar);
+    let result = conversion.check(target.as_ref(), Verify::Full, &limits(&args.layouts), &bar);
     bar.finish();
-    ui.say(&read_back_line(&result?));
+    say_checked(ui, &result?);
     Ok(())
 }

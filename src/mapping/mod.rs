@@ -6,9 +6,11 @@
 pub mod arith;
 pub mod builtin;
 mod check;
+pub mod forward;
 mod json;
 pub mod key;
 mod read;
+mod read_forward;
 pub mod select;
 
 use std::collections::BTreeMap;
@@ -106,6 +108,8 @@ pub struct Layout {
     pub when: Vec<Condition>,
     /// Metadata that the layout's readers demand.
     pub metadata: BTreeMap<String, String>,
+    /// How the framework computes attention from the tensors.
+    pub forward: Option<forward::Forward>,
     /// Where it is declared.
     pub span: Span,
 }

@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use super::arith::Formula;
 use super::json::{Fields, Json, Kind, parse};
 use super::key::Template;
+use super::read_forward::forward;
 use super::{Axis, Condition, ConfigEntry, Default, Layout, Mapping, Param, Rule, Unmapped, builtin, check};
 use crate::diag::{Collector, Diagnostic, Errors, nearest};
 use crate::notation::{Text, is_axis_name, parse_expr, parse_sum};
@@ -172,10 +173,10 @@ fn axis(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Option
     }
     if let Some(size) = fields.get("size") {
         match size.value {
-            Kind::Number(value) if value.fract() == 0.0 && (1.0..1e15).contains(&value) => {
+            Kind::Number(value) if value.fract() == 0.0 && (0.0..1e15).contains(&value) => {
                 axis.size = Some(value as u64)
             }
-            _ => size.wrong("a whole number from 1", errors),
+            _ => size.wrong("a whole number", errors),
         }
     }
     if let Some(per) = fields.get("per") {
@@ -239,6 +240,7 @@ fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layo
             .entries("metadata", errors)
             .filter_map(|(name, _, _, value)| Some((name.to_owned(), value.string(errors)?.to_owned())))
             .collect(),
+        forward: fields.get("forward").and_then(|value| forward(value, errors)),
         span: span.clone(),
     };
     for (name, span, _, value) in fields.entries("axes", errors) {
@@ -295,7 +297,7 @@ fn rule(name: Text<'_>, value: &Json, errors: &mut Collector) -> Option<Rule> {
     Some(Rule { template: template?, expr: expr?, optional, scale, offset, when })
 }
 
-fn formula(value: &Json, errors: &mut Collector) -> Option<Formula> {
+pub(super) fn formula(value: &Json, errors: &mut Collector) -> Option<Formula> {
     match value.value {
         Kind::Number(number) => Some(Formula::number(number, &value.span)),
         _ => value.text(errors).and_then(|text| collect(Formula::parse(text), errors)),
@@ -330,7 +332,7 @@ fn conditions(fields: Fields<'_>, errors: &mut Collector) -> Vec<Condition> {
         .collect()
 }
 
-fn collect<T>(result: Result<T, Diagnostic>, errors: &mut Collector) -> Option<T> {
+pub(super) fn collect<T>(result: Result<T, Diagnostic>, errors: &mut Collector) -> Option<T> {
     result.map_err(|error| errors.push(error)).ok()
 }
 

@@ -4,6 +4,7 @@
 //! expressions. It imports nothing of `plan` and `exec`, and of `bind` only sizes and names.
 
 mod compare;
+pub mod forward;
 mod naive;
 pub mod readback;
 mod tables;

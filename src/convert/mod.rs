@@ -1,5 +1,10 @@
 //! The whole way of a conversion: open → bind → plan → prove → execute → publish.
 
+mod attention;
+
+pub use attention::Attention;
+use attention::Computation;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -75,8 +80,17 @@ pub struct Done {
     pub files: Vec<PathBuf>,
     /// What the execution did.
     pub stats: ExecStats,
-    /// What was read back, if anything.
-    pub read_back: Option<ReadBack>,
+    /// What was checked, if anything.
+    pub checked: Option<Checked>,
+}
+
+/// What was checked of a target checkpoint; nothing differed.
+#[derive(Clone, Debug, Default)]
+pub struct Checked {
+    /// What was read back.
+    pub read_back: ReadBack,
+    /// What was computed, for [`Verify::Full`].
+    pub attention: Option<Attention>,
 }
 
 impl<'a> Conversion<'a> {
@@ -153,34 +167,43 @@ impl<'a> Conversion<'a> {
             .collect();
         let source = Source(self.reader.as_ref());
         let stats = execute(&self.plan, catalog, &source, &staging, &placements, limits, progress)?;
-        let read_back = match verify {
+        let checked = match verify {
             Verify::None => None,
-            Verify::Readback | Verify::Full => {
+            how => {
                 let written = open_files(destination.path(), &staging.temporary_paths())?;
-                Some(self.read_back(written.as_ref(), limits, progress)?)
+                Some(self.check(written.as_ref(), how, limits, progress)?)
             }
         };
         self.reader.unchanged()?;
-        Ok(Done { files: staging.publish()?, stats, read_back })
+        Ok(Done { files: staging.publish()?, stats, checked })
     }
 }
 
 impl Conversion<'_> {
-    /// Compares a target checkpoint, whoever wrote it, with the source, element by element.
+    /// Checks a target checkpoint, whoever wrote it, against the source.
     ///
     /// # Errors
     /// Returns `verify/differs` for everything that differs, and what the system refuses.
-    pub fn read_back(
+    pub fn check(
         &self,
         target: &dyn Reader,
+        how: Verify,
         limits: &Limits,
         progress: &dyn Progress,
-    ) -> Result<ReadBack, Errors> {
-        let result =
-            read_back(self.selection, &self.bound, self.reader.as_ref(), target, limits.threads, progress)?;
+    ) -> Result<Checked, Errors> {
+        let source = self.reader.as_ref();
         let mut errors = Collector::default();
-        result.diagnostics().into_iter().for_each(|diagnostic| errors.push(diagnostic));
-        errors.finish(result).map(|(result, _)| result)
+        let read_back = read_back(self.selection, &self.bound, source, target, limits.threads, progress)?;
+        read_back.diagnostics().into_iter().for_each(|diagnostic| errors.push(diagnostic));
+        let mut checked = Checked { read_back, attention: None };
+        if how == Verify::Full {
+            let computation =
+                Computation { selection: self.selection, bound: &self.bound, plan: &self.plan, source };
+            let attention = computation.run(target, progress)?;
+            attention.differences.iter().cloned().for_each(|diagnostic| errors.push(diagnostic));
+            checked.attention = Some(attention);
+        }
+        errors.finish(checked).map(|(checked, _)| checked)
     }
 }
 

@@ -1,0 +1,144 @@
+//! `qkvconv diff A B`: what two checkpoints differ in.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use qkvconv::diag::{Collector, Errors};
+use qkvconv::diff::{DiffOptions, DiffReport, diff, work};
+use qkvconv::format::{OpenOptions, Reader, open};
+
+use super::Exit;
+use super::convert::globs;
+use super::progress::{Bar, catch_interrupts};
+use super::ui::Ui;
+
+/// The comparison.
+#[derive(Debug, Args)]
+#[command(after_help = "Tensors are matched by name. Metadata are compared too, but only noted.
+
+Exit codes: 0 equal, 1 failed, 2 usage, 3 they differ, 130 interrupted.
+
+Examples:
+  qkvconv diff model.safetensors converted/
+  qkvconv diff --tolerance 1e-2 --drop '*.bias' model.safetensors model-bf16.safetensors
+  qkvconv diff --json a.safetensors b/model.safetensors.index.json | jq .totals")]
+pub(super) struct DiffArgs {
+    /// One checkpoint: a safetensors file, a sharded checkpoint's index or its folder.
+    #[arg(value_name = "A")]
+    a: PathBuf,
+
+    /// The other. Example: qkvconv diff a.safetensors folder/
+    #[arg(value_name = "B")]
+    b: PathBuf,
+
+    /// Compare only tensors whose names match; may be given several times. Example: --only 'encoder.**'
+    #[arg(long, value_name = "GLOB")]
+    only: Vec<String>,
+
+    /// Leave out tensors whose names match; may be given several times. Example: --drop '*.rotary_emb.inv_freq'
+    #[arg(long, value_name = "GLOB")]
+    drop: Vec<String>,
+
+    /// Count tensors as equal whose elements differ by at most so much, also between different types. Example: --tolerance 1e-5
+    #[arg(long, value_name = "ABS", value_parser = tolerance)]
+    tolerance: Option<f64>,
+
+    /// Name the bit-equal tensors too, not only their number. Example: --all
+    #[arg(long)]
+    all: bool,
+
+    /// Print a JSON document instead of a table. Example: --json
+    #[arg(long)]
+    json: bool,
+
+    /// Allow what is an error otherwise. Example: --allow outside-link
+    #[arg(long, value_name = "WHAT", value_parser = ["outside-link"])]
+    allow: Vec<String>,
+
+    /// How many threads to use; the result does not depend on it. Example: --threads 4
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+
+    /// Print errors alone; the exit code tells the result. Example: --quiet
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+}
+
+/// Runs a comparison.
+pub(super) fn run(ui: &Ui, args: &DiffArgs) -> Exit {
+    match compare(ui, args) {
+        Ok(report) => {
+            if !args.quiet {
+                show(ui, args, &report);
+            }
+            if report.equal() { Exit::Done } else { Exit::Differs }
+        }
+        Err(errors) => {
+            let exit = ui.fail(&errors);
+            let all =
+                |prefix| errors.diagnostics().iter().all(|diagnostic| diagnostic.code.starts_with(prefix));
+            if all("usage/") {
+                Exit::Usage
+            } else if all("diff/cancelled") {
+                Exit::Interrupted
+            } else {
+                exit
+            }
+        }
+    }
+}
+
+fn compare(ui: &Ui, args: &DiffArgs) -> Result<DiffReport, Errors> {
+    let options = options(args)?;
+    let open_options = OpenOptions { allow_outside_links: !args.allow.is_empty() };
+    let (a, b) = open_both(args, &open_options)?;
+    for reader in [&a, &b] {
+        ui.warn(&reader.catalog().warnings);
+    }
+    catch_interrupts();
+    let bar = Bar::new(work(a.as_ref(), b.as_ref(), &options), ui.shows_progress());
+    let report = diff(a.as_ref(), b.as_ref(), &options, &bar);
+    bar.finish();
+    report
+}
+
+fn options(args: &DiffArgs) -> Result<DiffOptions, Errors> {
+    let mut errors = Collector::default();
+    let mut options = DiffOptions {
+        only: globs("--only", &args.only, &mut errors),
+        drop: globs("--drop", &args.drop, &mut errors),
+        tolerance: args.tolerance,
+        ..DiffOptions::default()
+    };
+    if let Some(threads) = args.threads {
+        options.threads = threads.into();
+    }
+    errors.finish(options).map(|(options, _)| options)
+}
+
+/// Opens both, so that what is wrong with either is said at once.
+fn open_both(args: &DiffArgs, options: &OpenOptions) -> Result<(Box<dyn Reader>, Box<dyn Reader>), Errors> {
+    let mut errors = Collector::default();
+    let mut open_one = |path| open(path, options).map_err(|failure| errors.extend(failure)).ok();
+    let opened = (open_one(&args.a), open_one(&args.b));
+    let (opened, _) = errors.finish(opened)?;
+    match opened {
+        (Some(a), Some(b)) => Ok((a, b)),
+        _ => unreachable!("a checkpoint that does not open says why"),
+    }
+}
+
+fn show(ui: &Ui, args: &DiffArgs, report: &DiffReport) {
+    if args.json {
+        ui.result(&format!("{:#}", report.json(args.all)));
+    } else {
+        report.lines(args.all).iter().for_each(|line| ui.result(line));
+    }
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(value) if value >= 0.0 && f64::is_finite(value) => Ok(value),
+        _ => Err("a tolerance is a number from 0, such as 1e-5".to_owned()),
+    }
+}

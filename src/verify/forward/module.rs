@@ -1,0 +1,405 @@
+//! One attention module, computed as its framework says.
+
+use candle_core::{D, Device, Tensor};
+
+use super::weights::{Weights, is_computable, read, times, times_transposed};
+use super::{ForwardError, Heads};
+use crate::bind::AxisSizes;
+use crate::catalog::TensorMeta;
+use crate::mapping::arith::Formula;
+use crate::mapping::forward::{
+    Apply, Cut, Forward, FusedBias, Norm, Part, Projection, Projections, RotaryStyle,
+};
+use crate::mapping::key::{Captures, Template};
+
+/// The positions of the tokens: none is 0, and no distance is the same twice, so that no rotation is hidden.
+const POSITIONS: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 13.0];
+/// How many tokens there are.
+pub(super) const TOKENS: usize = POSITIONS.len();
+/// The base of the rotary frequencies; any but 1 tells pairs apart.
+const BASE: f64 = 10_000.0;
+
+/// One side's module.
+pub(super) struct Module<'a> {
+    pub(super) forward: &'a Forward,
+    pub(super) weights: &'a dyn Weights,
+    pub(super) captures: &'a Captures,
+    pub(super) sizes: &'a AxisSizes,
+}
+
+/// What the module takes in.
+pub(super) struct Inputs {
+    pub(super) q: Tensor,
+    pub(super) k: Tensor,
+    pub(super) v: Tensor,
+}
+
+/// What a module gives on the way and at the end.
+pub(super) struct Outputs {
+    /// [query heads, tokens, head size], rotary pairs half-split, before the rotation.
+    pub(super) q: Tensor,
+    /// [key/value heads, tokens, head size], likewise.
+    pub(super) k: Tensor,
+    /// [key/value heads, tokens, value head size].
+    pub(super) v: Tensor,
+    /// [query heads, tokens, tokens], rotated and scaled, before the softmax.
+    pub(super) logits: Tensor,
+    /// [tokens, output width], or the heads' outputs side by side where there is no output projection.
+    pub(super) out: Tensor,
+}
+
+impl<'a> Module<'a> {
+    fn size(&self, axis: &str) -> Option<u64> {
+        self.sizes.get(axis).copied()
+    }
+
+    /// Returns h, g, d and dv.
+    pub(super) fn heads(&self) -> Result<Heads, ForwardError> {
+        let size = |axis: &str| self.size(axis).ok_or_else(|| ForwardError::Open(axis.to_owned()));
+        Ok(Heads { h: size("h")?, g: size("g")?, d: size("d")?, dv: size("dv")? })
+    }
+
+    fn tensor(
+        &self,
+        template: &Template,
+        each: Option<(&str, u64)>,
+    ) -> Result<Option<&'a TensorMeta>, ForwardError> {
+        let mut captures = self.captures.clone();
+        if let Some((axis, index)) = each {
+            captures.indices.push((axis.to_owned(), index));
+            captures.indices.sort();
+        }
+        let (_, name) = template.print(&captures).map_err(ForwardError::Name)?;
+        let found = self.weights.find(&name);
+        match found.filter(|tensor| !is_computable(tensor.dtype)) {
+            Some(tensor) => Err(ForwardError::Type(tensor.key.clone(), tensor.dtype)),
+            None => Ok(found),
+        }
+    }
+
+    fn required(
+        &self,
+        template: &Template,
+        each: Option<(&str, u64)>,
+    ) -> Result<&'a TensorMeta, ForwardError> {
+        self.tensor(template, each)?.ok_or_else(|| ForwardError::Missing(template.to_string()))
+    }
+
+    /// Returns the input width of q, k and v.
+    pub(super) fn widths(&self) -> Result<[u64; 3], ForwardError> {
+        let width = |projection: &Projection| {
+            let tensor = self.required(&projection.weight, self.first_of(projection))?;
+            let at = match projection.apply {
+                Apply::Linear => tensor.shape.len().checked_sub(1),
+                Apply::Dense => Some(0),
+                Apply::Einsum { before, .. } => Some(before),
+            };
+            let width = at.and_then(|at| tensor.shape.get(at).copied());
+            width.ok_or_else(|| ForwardError::Shape(tensor.key.clone(), "a matrix is needed".into()))
+        };
+        Ok(match &self.forward.projections {
+            Projections::Fused { projection, .. } => [width(projection)?; 3],
+            Projections::Separate { projections } => {
+                let [q, k, v] = &**projections;
+                [width(q)?, width(k)?, width(v)?]
+            }
+        })
+    }
+
+    fn first_of<'p>(&self, projection: &'p Projection) -> Option<(&'p str, u64)> {
+        projection.each.as_deref().map(|axis| (axis, 0))
+    }
+
+    /// Multiplies `x` [tokens, in] with a projection's weight; the result is [tokens, out], axes of an einsum flat.
+    fn project(&self, projection: &Projection, x: &Tensor) -> Result<Tensor, ForwardError> {
+        let Some(axis) = projection.each.as_deref() else {
+            let y = self.multiply(self.required(&projection.weight, None)?, &projection.apply, x)?;
+            return self.add_bias(projection.bias.as_ref(), None, y);
+        };
+        let count = self.size(axis).ok_or_else(|| ForwardError::Open(axis.to_owned()))?;
+        let mut parts = Vec::new();
+        for index in 0..count {
+            let weight = self.required(&projection.weight, Some((axis, index)))?;
+            let y = self.multiply(weight, &projection.apply, x)?;
+            parts.push(self.add_bias(projection.bias.as_ref(), Some((axis, index)), y)?);
+        }
+        Ok(Tensor::cat(&parts, 1)?)
+    }
+
+    /// The output projection; with one weight per head the heads' outputs are added, and the bias once.
+    fn project_out(
+        &self,
+        projection: &Projection,
+        context: &Tensor,
+        dv: u64,
+    ) -> Result<Tensor, ForwardError> {
+        let Some(axis) = projection.each.as_deref() else { return self.project(projection, context) };
+        let count = self.size(axis).ok_or_else(|| ForwardError::Open(axis.to_owned()))?;
+        let mut sum: Option<Tensor> = None;
+        for index in 0..count {
+            let weight = self.required(&projection.weight, Some((axis, index)))?;
+            let head = context.narrow(1, (index * dv) as usize, dv as usize)?.contiguous()?;
+            let part = self.multiply(weight, &projection.apply, &head)?;
+            sum = Some(match sum {
+                Some(sum) => (sum + part)?,
+                None => part,
+            });
+        }
+        let sum = sum.ok_or_else(|| ForwardError::Open(axis.to_owned()))?;
+        self.add_bias(projection.bias.as_ref(), None, sum)
+    }
+
+    fn multiply(&self, weight: &TensorMeta, apply: &Apply, x: &Tensor) -> Result<Tensor, ForwardError> {
+        let wrong = || {
+            let wanted = format!(
+                "shape {:?} cannot be multiplied with an input of width {:?}",
+                weight.shape,
+                x.dims()
+            );
+            ForwardError::Shape(weight.key.clone(), wanted)
+        };
+        let shape = &weight.shape;
+        let product = |dims: &[u64]| dims.iter().product::<u64>();
+        let width = x.dim(1)? as u64;
+        match (apply, &shape[..]) {
+            (Apply::Linear, [out, input]) if *input == width => {
+                times_transposed(self.weights, weight, x, (0, *out, *input))
+            }
+            (Apply::Dense, [input, out]) if *input == width => {
+                times(self.weights, weight, x, (0, *input, *out))
+            }
+            (Apply::Einsum { before, summed }, _) if before + summed <= shape.len() => {
+                let (lead, rest) = shape.split_at(*before);
+                let (summed, rest) = rest.split_at(*summed);
+                let (lead, input, out) = (product(lead), product(summed), product(rest));
+                if input != width {
+                    return Err(wrong());
+                }
+                let parts: Vec<Tensor> = (0..lead)
+                    .map(|at| times(self.weights, weight, x, (at * input * out, input, out)))
+                    .collect::<Result<_, _>>()?;
+                Ok(Tensor::cat(&parts, 1)?)
+            }
+            _ => Err(wrong()),
+        }
+    }
+
+    fn add_bias(
+        &self,
+        template: Option<&Template>,
+        each: Option<(&str, u64)>,
+        y: Tensor,
+    ) -> Result<Tensor, ForwardError> {
+        let Some(template) = template else { return Ok(y) };
+        let Some(tensor) = self.tensor(template, each)? else { return Ok(y) };
+        let values = read(self.weights, tensor, 0, tensor.elements())?;
+        let count = values.len();
+        if count != y.dim(1)? {
+            let wanted = format!("a bias of {} elements is needed, not {count}", y.dim(1)?);
+            return Err(ForwardError::Shape(tensor.key.clone(), wanted));
+        }
+        Ok(y.broadcast_add(&Tensor::from_vec(values, (1, count), &Device::Cpu)?)?)
+    }
+
+    /// Returns q, k and v as [heads, tokens, head size].
+    fn parts(&self, inputs: &Inputs, heads: &Heads) -> Result<[Tensor; 3], ForwardError> {
+        let mut parts = match &self.forward.projections {
+            Projections::Fused { projection, cut, order } => {
+                cut_fused(&self.project(projection, &inputs.q)?, *cut, *order, heads)?
+            }
+            Projections::Separate { projections } => {
+                let [q, k, v] = &**projections;
+                [
+                    as_heads(&self.project(q, &inputs.q)?, heads.d)?,
+                    as_heads(&self.project(k, &inputs.k)?, heads.d)?,
+                    as_heads(&self.project(v, &inputs.v)?, heads.dv)?,
+                ]
+            }
+        };
+        if let Some(FusedBias { tensor, cut, order }) = &self.forward.bias
+            && let Some(stored) = self.tensor(tensor, None)?
+        {
+            let values = read(self.weights, stored, 0, stored.elements())?;
+            let flat = Tensor::from_vec(values, (1, stored.elements() as usize), &Device::Cpu)?;
+            let biases = cut_fused(&flat, *cut, *order, heads)?;
+            for (part, bias) in parts.iter_mut().zip(&biases) {
+                *part = part.broadcast_add(bias)?;
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Computes the module.
+    pub(super) fn run(&self, inputs: &Inputs, rotate: bool, causal: bool) -> Result<Outputs, ForwardError> {
+        let heads = self.heads()?;
+        let [mut q, mut k, v] = self.parts(inputs, &heads)?;
+        for (part, norm) in [(&mut q, &self.forward.q_norm), (&mut k, &self.forward.k_norm)] {
+            if let Some(norm) = norm {
+                *part = self.normalize(part, norm)?;
+            }
+        }
+        let (style, rotating) = self.rotation(&heads)?;
+        let (q, k) = (half_split(&q, style, rotating)?, half_split(&k, style, rotating)?);
+        let (turned_q, turned_k) =
+            if rotate { (turned(&q, rotating)?, turned(&k, rotating)?) } else { (q.clone(), k.clone()) };
+        let scale = match &self.forward.scale {
+            Some(formula) => self.formula(formula)?,
+            None => 1.0 / (heads.d as f64).sqrt(),
+        };
+        let all_k = repeated(&turned_k, heads.h)?;
+        let all_v = repeated(&v, heads.h)?;
+        let logits = (turned_q.contiguous()?.matmul(&all_k.transpose(1, 2)?.contiguous()?)? * scale)?;
+        let context = softmax(&logits, causal)?.matmul(&all_v.contiguous()?)?;
+        let context = context.transpose(0, 1)?.reshape((TOKENS, (heads.h * heads.dv) as usize))?;
+        let out = match &self.forward.out {
+            Some(projection) if self.tensor(&projection.weight, self.first_of(projection))?.is_some() => {
+                self.project_out(projection, &context, heads.dv)?
+            }
+            _ => context,
+        };
+        Ok(Outputs { q, k, v, logits, out })
+    }
+
+    fn formula(&self, formula: &Formula) -> Result<f64, ForwardError> {
+        let open = || ForwardError::Open(formula.axes().join(", "));
+        formula.eval(&|axis| self.size(axis)).filter(|value| value.is_finite()).ok_or_else(open)
+    }
+
+    fn normalize(&self, part: &Tensor, norm: &Norm) -> Result<Tensor, ForwardError> {
+        let Some(stored) = self.tensor(&norm.weight, None)? else { return Ok(part.clone()) };
+        let factors = read(self.weights, stored, 0, stored.elements())?;
+        let width = part.dim(D::Minus1)?;
+        if factors.len() != width {
+            let wanted = format!("a norm of {width} elements is needed, not {}", factors.len());
+            return Err(ForwardError::Shape(stored.key.clone(), wanted));
+        }
+        let mean = (part.sqr()?.sum_keepdim(D::Minus1)? / width as f64)?;
+        let root = (mean + norm.epsilon)?.sqrt()?;
+        Ok(part.broadcast_div(&root)?.broadcast_mul(&Tensor::from_vec(
+            factors,
+            (1, 1, width),
+            &Device::Cpu,
+        )?)?)
+    }
+
+    /// Returns the rotary style and how many elements of a head rotate. A layout that declares none holds heads in the
+    /// family's canonical order, half-split.
+    fn rotation(&self, heads: &Heads) -> Result<(RotaryStyle, usize), ForwardError> {
+        let Some(rotary) = &self.forward.rotary else { return Ok((RotaryStyle::Half, self.pairs(heads))) };
+        let dims = match &rotary.dims {
+            Some(formula) => self.formula(formula)? as usize,
+            None => self.pairs(heads),
+        };
+        Ok((rotary.style, dims))
+    }
+
+    /// Elements that rotate where the layout does not say: as many as the other side's sizes tell, else all pairs.
+    fn pairs(&self, heads: &Heads) -> usize {
+        let told = self.size("f").map(|pairs| 2 * pairs).filter(|dims| *dims <= heads.d);
+        told.unwrap_or(heads.d / 2 * 2) as usize
+    }
+}
+
+/// Views [tokens, heads * size] as [heads, tokens, size].
+fn as_heads(flat: &Tensor, size: u64) -> Result<Tensor, ForwardError> {
+    let (tokens, width) = flat.dims2()?;
+    let size = size as usize;
+    if size == 0 || width % size != 0 {
+        return Err(ForwardError::Shape(
+            "a projection".into(),
+            format!("{width} columns are no heads of {size}"),
+        ));
+    }
+    Ok(flat.reshape((tokens, width / size, size))?.transpose(0, 1)?.contiguous()?)
+}
+
+/// Cuts [tokens, everything] into q, k and v.
+fn cut_fused(flat: &Tensor, cut: Cut, order: [Part; 3], heads: &Heads) -> Result<[Tensor; 3], ForwardError> {
+    let (tokens, width) = flat.dims2()?;
+    let Heads { h, g, d, dv } = *heads;
+    let ratio = h.checked_div(g).unwrap_or(0);
+    let (views, sizes) = match cut {
+        Cut::Blocks => (1, [h * d, g * d, g * dv]),
+        Cut::PerHead => (h, [d, d, dv]),
+        Cut::PerGroup => (g, [ratio * d, d, dv]),
+    };
+    let size_of = |part: Part| sizes[part as usize] as usize;
+    let window: usize = order.iter().map(|part| size_of(*part)).sum();
+    if views as usize * window != width {
+        let wanted = format!("{width} columns cannot be cut in {views} views of {window}");
+        return Err(ForwardError::Shape("a fused projection".into(), wanted));
+    }
+    let viewed = flat.reshape((tokens, views as usize, window))?;
+    let mut start = 0;
+    let mut found: [Option<Tensor>; 3] = [None, None, None];
+    for part in order {
+        let piece = viewed.narrow(2, start, size_of(part))?.contiguous()?;
+        let flat = piece.reshape((tokens, views as usize * size_of(part)))?;
+        found[part as usize] = Some(as_heads(&flat, if part == Part::V { dv } else { d })?);
+        start += size_of(part);
+    }
+    match found {
+        [Some(q), Some(k), Some(v)] => Ok([q, k, v]),
+        _ => Err(ForwardError::Shape("a fused projection".into(), "a part stands twice in its order".into())),
+    }
+}
+
+/// Puts rotary pairs in half-split order: of (2i, 2i + 1) to (i, i + n/2).
+fn half_split(part: &Tensor, style: RotaryStyle, rotating: usize) -> Result<Tensor, ForwardError> {
+    if style == RotaryStyle::Half || rotating == 0 {
+        return Ok(part.clone());
+    }
+    let (heads, tokens, size) = part.dims3()?;
+    let pairs = part.narrow(2, 0, rotating)?.contiguous()?.reshape((heads, tokens, rotating / 2, 2))?;
+    let halves = pairs.transpose(2, 3)?.contiguous()?.reshape((heads, tokens, rotating))?;
+    Ok(Tensor::cat(&[halves, part.narrow(2, rotating, size - rotating)?], 2)?)
+}
+
+/// Rotates half-split pairs by position.
+fn turned(part: &Tensor, rotating: usize) -> Result<Tensor, ForwardError> {
+    let (_, _, size) = part.dims3()?;
+    let half = rotating / 2;
+    if half == 0 {
+        return Ok(part.clone());
+    }
+    let angle = |pair: usize, position: f64| position * BASE.powf(-2.0 * pair as f64 / rotating as f64);
+    let table = |of: &dyn Fn(f64) -> f64| {
+        let values: Vec<f64> = POSITIONS
+            .iter()
+            .flat_map(|&position| (0..half).map(move |pair| of(angle(pair, position))))
+            .collect();
+        Tensor::from_vec(values, (1, TOKENS, half), &Device::Cpu)
+    };
+    let (sin, cos) = (table(&f64::sin)?, table(&f64::cos)?);
+    let (a, b) = (part.narrow(2, 0, half)?.contiguous()?, part.narrow(2, half, half)?.contiguous()?);
+    let first = (a.broadcast_mul(&cos)? - b.broadcast_mul(&sin)?)?;
+    let second = (b.broadcast_mul(&cos)? + a.broadcast_mul(&sin)?)?;
+    Ok(Tensor::cat(&[first, second, part.narrow(2, rotating, size - rotating)?.contiguous()?], 2)?)
+}
+
+/// Repeats key/value heads until there is one for each query head: query head i reads head i / r.
+pub(super) fn repeated(part: &Tensor, h: u64) -> Result<Tensor, ForwardError> {
+    let (heads, tokens, size) = part.dims3()?;
+    let times = (h as usize).checked_div(heads).filter(|times| times * heads == h as usize);
+    let Some(times) = times else {
+        return Err(ForwardError::Shape(
+            "k or v".into(),
+            format!("{heads} heads cannot serve {h} query heads"),
+        ));
+    };
+    let wide = part.unsqueeze(1)?.broadcast_as((heads, times, tokens, size))?.contiguous()?;
+    Ok(wide.reshape((h as usize, tokens, size))?)
+}
+
+fn softmax(logits: &Tensor, causal: bool) -> Result<Tensor, ForwardError> {
+    let masked = if causal {
+        let mask: Vec<f64> = (0..TOKENS)
+            .flat_map(|row| (0..TOKENS).map(move |column| if column > row { f64::NEG_INFINITY } else { 0.0 }))
+            .collect();
+        logits.broadcast_add(&Tensor::from_vec(mask, (1, TOKENS, TOKENS), &Device::Cpu)?)?
+    } else {
+        logits.clone()
+    };
+    let exponents = masked.broadcast_sub(&masked.max_keepdim(D::Minus1)?)?.exp()?;
+    Ok(exponents.broadcast_div(&exponents.sum_keepdim(D::Minus1)?)?)
+}
