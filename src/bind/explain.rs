@@ -343,8 +343,10 @@ impl Open {
             let layouts = [binding.pair.layout(Side::Source), binding.pair.layout(Side::Target)];
             let about = layouts
                 .iter()
-                .find_map(|layout| binding.pair.mapping.axis(layout, name))
-                .map(|axis| &axis.about);
+                .flat_map(|layout| [layout.axes.get(name), binding.pair.mapping.axes.get(name)])
+                .flatten()
+                .map(|axis| &axis.about)
+                .find(|about| !about.is_empty());
             let keys =
                 binding.pair.layout(Side::Source).config.get(name).map(|entry| entry.keys.join("` or `"));
             let limit = places.iter().filter_map(|(key, _)| {
@@ -362,7 +364,7 @@ impl Open {
                     }
                     None => format!("give it with --axis {name}=N"),
                 });
-            if let Some(about) = about.filter(|about| !about.is_empty()) {
+            if let Some(about) = about {
                 error.message = format!("the size of `{name}` is open ({about})");
             }
             if !candidates.is_empty() {

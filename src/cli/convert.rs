@@ -14,7 +14,7 @@ use qkvconv::exec::publish::{Destination, PublishOptions, io_error};
 use qkvconv::format::OpenOptions;
 use qkvconv::mapping::select::{Selection, select};
 use qkvconv::plan::explain;
-use qkvconv::report::report;
+use qkvconv::report::{Outcome, card, report};
 use qkvconv::span::Source;
 use qkvconv::verify::forward::Differences;
 use qkvconv::verify::readback::ReadBack;
@@ -61,15 +61,18 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
         let done = conversion.run(&destination, publish, args.verify.into(), &limits(&args.layouts), &bar);
         bar.finish();
         let done = done?;
+        let written = !done.files.is_empty();
+        let outcome = Outcome { checked: done.checked.as_ref(), written, underflows: &done.stats.underflows };
+        write_report(args.report.as_deref(), &conversion, outcome, start)?;
+        done.verdict()?;
         summarize(ui, &conversion, Some(&done));
-        ui.say(&format!("wrote {} in {:.1?}", written(&done), start.elapsed()));
-        write_report(args.report.as_deref(), &conversion, Some(&done), start)?;
+        ui.say(&format!("wrote {} in {:.1?}", files_of(&done), start.elapsed()));
         return Ok(());
     }
-    write_report(args.report.as_deref(), &conversion, None, start)
+    write_report(args.report.as_deref(), &conversion, Outcome::default(), start)
 }
 
-fn written(done: &Done) -> String {
+fn files_of(done: &Done) -> String {
     match &done.files[..] {
         [file] => file.display().to_string(),
         files => format!(
@@ -80,14 +83,19 @@ fn written(done: &Done) -> String {
     }
 }
 
-fn write_report(
+/// Writes the report, as Markdown where its name ends in .md.
+pub(super) fn write_report(
     path: Option<&Path>,
     conversion: &Conversion<'_>,
-    done: Option<&Done>,
+    outcome: Outcome<'_>,
     start: Instant,
 ) -> Result<(), Errors> {
     let Some(path) = path else { return Ok(()) };
-    let text = format!("{:#}\n", report(conversion, done, start.elapsed()));
+    let text = if path.extension().is_some_and(|ending| ending == "md") {
+        card(conversion, outcome)
+    } else {
+        format!("{:#}\n", report(conversion, outcome, start.elapsed()))
+    };
     std::fs::write(path, text).map_err(|error| io_error(path, "write the report", &error).into())
 }
 

@@ -196,8 +196,8 @@ struct ConvertArgs {
     #[arg(long)]
     dry_run: bool,
 
-    /// Write a report. Example: --report report.json
-    #[arg(long, value_name = "FILE.json")]
+    /// Write a report: JSON, or a short Markdown card where the name ends in .md. Example: --report report.json
+    #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
     /// Print errors alone. Example: --quiet
@@ -219,8 +219,8 @@ struct VerifyArgs {
     #[arg(value_name = "DST", required = true)]
     destination: Option<PathBuf>,
 
-    /// Write a report. Example: --report report.json
-    #[arg(long, value_name = "FILE.json")]
+    /// Write a report: JSON, or a short Markdown card where the name ends in .md. Example: --report report.json
+    #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
     /// Print errors alone. Example: --quiet

@@ -51,8 +51,11 @@ impl Ui {
         let count =
             errors.diagnostics().iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count();
         let counted = if count == 1 { "1 error".to_owned() } else { format!("{count} errors") };
-        let _ = writeln!(io::stderr().lock(), "qkvconv: {counted}; nothing was written");
-        exit_of(errors)
+        let exit = exit_of(errors);
+        let end =
+            if exit == Exit::Differs { "the two checkpoints do not agree" } else { "nothing was written" };
+        let _ = writeln!(io::stderr().lock(), "qkvconv: {counted}; {end}");
+        exit
     }
 
     /// Writes warnings, unless quiet.

@@ -1,12 +1,14 @@
 //! `qkvconv verify --from A --to B SRC DST`: checks a conversion that anything made.
 
 use std::path::Path;
+use std::time::Instant;
 
 use qkvconv::convert::{Conversion, Verify};
 use qkvconv::diag::Errors;
 use qkvconv::format::open;
+use qkvconv::report::Outcome;
 
-use super::convert::{limits, resolve, say_checked, select_layouts};
+use super::convert::{limits, resolve, say_checked, select_layouts, write_report};
 use super::progress::{Bar, catch_interrupts};
 use super::ui::Ui;
 use super::{Exit, VerifyArgs};
@@ -21,6 +23,7 @@ pub(super) fn run(ui: &Ui, args: &VerifyArgs) -> Exit {
 }
 
 fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Result<(), Errors> {
+    let start = Instant::now();
     let selection = select_layouts(&args.layouts)?;
     let options = resolve(&args.layouts, source)?;
     let conversion = Conversion::prepare(&selection, source, &options)?;
@@ -30,6 +33,10 @@ fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Resu
     let bar = Bar::new(conversion.bytes(), ui.shows_progress());
     let result = conversion.check(target.as_ref(), Verify::Full, &limits(&args.layouts), &bar);
     bar.finish();
-    say_checked(ui, &result?);
+    let checked = result?;
+    let outcome = Outcome { checked: Some(&checked), ..Outcome::default() };
+    write_report(args.report.as_deref(), &conversion, outcome, start)?;
+    checked.verdict()?;
+    say_checked(ui, &checked);
     Ok(())
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::bind::{BindOptions, Bound, bind};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::exec::publish::{Destination, PublishOptions, Staging};
-use crate::exec::{ExecStats, Limits, Placement, Progress, ReadAt, execute};
+use crate::exec::{ExecStats, Limits, Progress, ReadAt, execute};
 use crate::format::safetensors::write::{OutputLayout, OutputTensor, lay_out};
 use crate::format::{OpenOptions, Reader, open, open_files};
 use crate::identity::Identity;
@@ -76,7 +76,7 @@ impl std::fmt::Debug for Conversion<'_> {
 /// A conversion that is done.
 #[derive(Debug)]
 pub struct Done {
-    /// The files that were written.
+    /// The files that were written; none where the output does not verify.
     pub files: Vec<PathBuf>,
     /// What the execution did.
     pub stats: ExecStats,
@@ -84,13 +84,41 @@ pub struct Done {
     pub checked: Option<Checked>,
 }
 
-/// What was checked of a target checkpoint; nothing differed.
+impl Done {
+    /// Tells whether the output verified.
+    ///
+    /// # Errors
+    /// Returns `verify/differs` for everything that differs; nothing was published then.
+    pub fn verdict(&self) -> Result<(), Errors> {
+        self.checked.as_ref().map_or(Ok(()), Checked::verdict)
+    }
+}
+
+/// What was checked of a target checkpoint, and what differs.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
     /// What was read back.
     pub read_back: ReadBack,
     /// What was computed, for [`Verify::Full`].
     pub attention: Option<Attention>,
+}
+
+impl Checked {
+    /// Returns everything that differs.
+    pub fn differences(&self) -> Vec<Diagnostic> {
+        let computed = self.attention.iter().flat_map(|attention| attention.differences.iter().cloned());
+        self.read_back.diagnostics().into_iter().chain(computed).collect()
+    }
+
+    /// Tells whether nothing differs.
+    ///
+    /// # Errors
+    /// Returns `verify/differs` for everything that differs.
+    pub fn verdict(&self) -> Result<(), Errors> {
+        let mut errors = Collector::default();
+        self.differences().into_iter().for_each(|diagnostic| errors.push(diagnostic));
+        errors.finish(()).map(|_| ())
+    }
 }
 
 impl<'a> Conversion<'a> {
@@ -135,11 +163,12 @@ impl<'a> Conversion<'a> {
         self.plan.targets.iter().map(crate::plan::TensorPlan::bytes).sum()
     }
 
-    /// Writes the output and publishes it when it is whole.
+    /// Writes the output, checks it, and publishes it when it is whole and agrees with the source.
     ///
     /// # Errors
     /// Returns what the system refuses, requirements on the weights that do not hold, a source that changed
-    /// meanwhile, and cancellation; nothing is left at the destination then.
+    /// meanwhile, and cancellation; nothing is left at the destination then. An output that differs from the source is
+    /// no error here but [`Done::verdict`], so that a report can say what was found.
     pub fn run(
         &self,
         destination: &Destination,
@@ -159,14 +188,9 @@ impl<'a> Conversion<'a> {
         let mut sources = catalog.files.clone();
         sources.push(catalog.path.clone());
         let staging = Staging::create(destination, &files, index, &sources, publish)?;
-        let placements: Vec<Placement> = self
-            .layout
-            .placements
-            .iter()
-            .map(|place| Placement { file: place.file, offset: place.offset })
-            .collect();
         let source = Source(self.reader.as_ref());
-        let stats = execute(&self.plan, catalog, &source, &staging, &placements, limits, progress)?;
+        let stats =
+            execute(&self.plan, catalog, &source, &staging, &self.layout.placements, limits, progress)?;
         let checked = match verify {
             Verify::None => None,
             how => {
@@ -175,6 +199,9 @@ impl<'a> Conversion<'a> {
             }
         };
         self.reader.unchanged()?;
+        if checked.as_ref().is_some_and(|checked| checked.verdict().is_err()) {
+            return Ok(Done { files: Vec::new(), stats, checked });
+        }
         Ok(Done { files: staging.publish()?, stats, checked })
     }
 }
@@ -183,7 +210,7 @@ impl Conversion<'_> {
     /// Checks a target checkpoint, whoever wrote it, against the source.
     ///
     /// # Errors
-    /// Returns `verify/differs` for everything that differs, and what the system refuses.
+    /// Returns what the system refuses, and cancellation; what differs is part of the result.
     pub fn check(
         &self,
         target: &dyn Reader,
@@ -192,18 +219,16 @@ impl Conversion<'_> {
         progress: &dyn Progress,
     ) -> Result<Checked, Errors> {
         let source = self.reader.as_ref();
-        let mut errors = Collector::default();
         let read_back = read_back(self.selection, &self.bound, source, target, limits.threads, progress)?;
-        read_back.diagnostics().into_iter().for_each(|diagnostic| errors.push(diagnostic));
-        let mut checked = Checked { read_back, attention: None };
-        if how == Verify::Full {
-            let computation =
-                Computation { selection: self.selection, bound: &self.bound, plan: &self.plan, source };
-            let attention = computation.run(target, progress)?;
-            attention.differences.iter().cloned().for_each(|diagnostic| errors.push(diagnostic));
-            checked.attention = Some(attention);
-        }
-        errors.finish(checked).map(|(checked, _)| checked)
+        let attention = match how {
+            Verify::Full => {
+                let computation =
+                    Computation { selection: self.selection, bound: &self.bound, plan: &self.plan, source };
+                Some(computation.run(target, progress)?)
+            }
+            Verify::None | Verify::Readback => None,
+        };
+        Ok(Checked { read_back, attention })
     }
 }
 

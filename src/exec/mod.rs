@@ -10,6 +10,7 @@ use std::thread;
 
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
+pub use crate::format::safetensors::write::Placement;
 use crate::plan::{Plan, Step, ValueOp, unit};
 
 mod buffer;
@@ -45,15 +46,6 @@ pub trait WriteAt: Sync {
     /// # Errors
     /// Returns the system's error.
     fn write_all_at(&self, file: usize, offset: u64, bytes: &[u8]) -> io::Result<()>;
-}
-
-/// Where a target tensor lies in the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// The output file, as [`WriteAt`] counts them.
-    pub file: usize,
-    /// The byte where the tensor begins.
-    pub offset: u64,
 }
 
 /// What an execution may use.

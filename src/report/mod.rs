@@ -1,21 +1,58 @@
-//! The report of a conversion as JSON, for CI jobs.
+//! The report of a conversion: as JSON for CI jobs, and as a short Markdown card.
 //!
-//! Everything but `time` follows from the input alone, so two reports of one conversion can be compared.
+//! Everything but `time` follows from the input alone, so two reports of one conversion can be compared. The JSON's
+//! fields, version 1:
+//!
+//! | field | holds |
+//! |---|---|
+//! | `version` | the version of these fields |
+//! | `tool` | name and version of the program |
+//! | `mapping` | family, file and BLAKE3 of the mapping |
+//! | `from`, `to` | the layouts |
+//! | `sizes` | per axis: size and where it came from |
+//! | `tensors` | per target tensor: key, dtype, shape, the source tensors, whether bits were `moved` or `converted`, its rule |
+//! | `dropped` | source tensors left out, with the reason |
+//! | `unused` | source elements that are not copied (ties, repeats, padding), with the reason |
+//! | `proof` | tensors proved to be used once and written once |
+//! | `requirements` | statements about the weights that were checked |
+//! | `verification` | what was read back and computed, with the largest differences; null where nothing was checked |
+//! | `warnings`, `differences` | diagnostics |
+//! | `totals` | counts and bytes |
+//! | `written` | whether the output was published |
+//! | `underflows` | per tensor: values that became zero in a cast |
+//! | `files` | the output's files |
+//! | `time` | seconds, the one field that differs from run to run |
+
+mod card;
+
+pub use card::card;
 
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
-use crate::convert::{Conversion, Done};
+use crate::convert::{Checked, Conversion};
 use crate::diag::{Diagnostic, Severity};
 use crate::plan::{Step, ValueOp};
+use crate::verify::forward::Differences;
 
 /// The version of the report's schema.
 pub const VERSION: u64 = 1;
 
-/// Makes the report of a conversion; `done` is `None` for a dry run.
-pub fn report(conversion: &Conversion<'_>, done: Option<&Done>, time: Duration) -> Value {
+/// What came of a conversion, as far as it went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome<'a> {
+    /// What was checked.
+    pub checked: Option<&'a Checked>,
+    /// Whether the output was published.
+    pub written: bool,
+    /// Per tensor, values that became zero in a cast.
+    pub underflows: &'a [(String, u64)],
+}
+
+/// Makes the report of a conversion, or of a dry run, or of a check of what anything else made.
+pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration) -> Value {
     let catalog = conversion.reader.catalog();
     let mapping = conversion.selection.mapping();
     let place_of = |span: &crate::span::Span| span.place();
@@ -80,10 +117,39 @@ pub fn report(conversion: &Conversion<'_>, done: Option<&Done>, time: Duration) 
             "passed_through": conversion.bound.kept.len(),
             "bytes": conversion.bytes(),
         },
-        "written": done.is_some(),
-        "underflows": done.map(|done| done.stats.underflows.clone()).unwrap_or_default(),
+        "verification": outcome.checked.map(verification),
+        "differences": outcome.checked.map(Checked::differences).unwrap_or_default().iter().map(diagnostic).collect::<Vec<_>>(),
+        "written": outcome.written,
+        "underflows": outcome.underflows,
         "files": conversion.layout.files.iter().map(|file| json!({ "name": file.name, "bytes": file.size })).collect::<Vec<_>>(),
         "time": { "seconds": time.as_secs_f64() },
+    })
+}
+
+fn verification(checked: &Checked) -> Value {
+    let figures = |found: &Differences| {
+        let mut parts: serde_json::Map<String, Value> =
+            found.parts().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+        parts.insert("absolute".into(), json!(found.absolute));
+        Value::Object(parts)
+    };
+    let read_back = &checked.read_back;
+    json!({
+        "agrees": checked.verdict().is_ok(),
+        "read_back": {
+            "tensors": read_back.tensors,
+            "elements": read_back.elements,
+            "differing_tensors": read_back.differences.len(),
+        },
+        "attention": checked.attention.as_ref().map(|attention| json!({
+            "modules": attention.modules,
+            "files": figures(&attention.files),
+            "random_modules": attention.random_modules,
+            "random": figures(&attention.random),
+            "tolerance": attention.tolerance,
+            "not_computed": attention.abstained.iter()
+                .map(|(why, modules)| json!({ "why": why, "modules": modules })).collect::<Vec<_>>(),
+        })),
     })
 }
 
