@@ -404,7 +404,10 @@ pub(super) fn sizes(binding: &Binding<'_>, unknowns: &Unknowns<'_>) -> Vec<Size>
     let mut sizes: IndexMap<(AxisId, u64), Size> = IndexMap::new();
     for (number, (axis, _)) in unknowns.axes.iter().enumerate() {
         let var = Var(number as u32);
-        if let (Some(value), Some(origin)) = (unknowns.solver.value(var), unknowns.solver.origin(var)) {
+        let by_rule = unknowns.by_rule.get(&var).copied();
+        if let (Some(value), Some(origin)) =
+            (unknowns.solver.value(var), by_rule.or(unknowns.solver.origin(var)))
+        {
             let name = binding.pair.name(*axis);
             if matches!(unknowns.facts[origin as usize], Fact::Fixed) {
                 continue;

@@ -96,6 +96,8 @@ impl Binding<'_> {
                 let other = formula.as_axis().and_then(|name| self.pair.find(name));
                 if let Some(other) = other.map(|axis| unknowns.var(scopes, axis)) {
                     unknowns.solver.unify(var, other);
+                    let origin = unknowns.fact(Fact::Rule { span: span.clone() });
+                    unknowns.by_rule.insert(var, origin);
                     continue;
                 }
                 let size = formula.eval_size(&|name| {

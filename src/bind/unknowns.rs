@@ -50,6 +50,8 @@ pub(crate) struct Unknowns<'a> {
     /// The axis and the scopes of each unknown, by its number.
     pub(crate) axes: Vec<(AxisId, Scopes)>,
     definitions: FxHashMap<AxisId, Vec<(Origin, Vec<Part>)>>,
+    /// Unknowns that a rule of the mapping made equal to another, and the rule.
+    pub(crate) by_rule: FxHashMap<Var, Origin>,
 }
 
 impl<'a> Unknowns<'a> {
@@ -63,6 +65,7 @@ impl<'a> Unknowns<'a> {
             vars: FxHashMap::default(),
             axes: Vec::new(),
             definitions: FxHashMap::default(),
+            by_rule: FxHashMap::default(),
         }
     }
 

@@ -145,7 +145,9 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
     let modules = conversion.bound.modules.len();
     let kept = conversion.bound.kept.len();
     ui.say(&format!("{held} tensors of {modules} {} -> {made} tensors", plural(modules, "module")));
-    ui.say(&format!("{kept} other {} passed through unchanged", plural(kept, "tensor")));
+    if kept > 0 {
+        ui.say(&format!("{kept} other {} passed through unchanged", plural(kept, "tensor")));
+    }
     let dropped = conversion.bound.dropped.len();
     if dropped > 0 {
         ui.say(&format!("{dropped} {} left out", plural(dropped, "tensor")));

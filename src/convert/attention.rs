@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use indexmap::IndexMap;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -65,7 +66,12 @@ impl Computation<'_> {
     ///
     /// # Errors
     /// Returns cancellation; everything else is part of the result.
-    pub(super) fn run(&self, target: &dyn Reader, progress: &dyn Progress) -> Result<Attention, Errors> {
+    pub(super) fn run(
+        &self,
+        target: &dyn Reader,
+        threads: usize,
+        progress: &dyn Progress,
+    ) -> Result<Attention, Errors> {
         let mut found = Attention { tolerance: self.tolerance(), ..Attention::default() };
         let (source_layout, target_layout) = (self.selection.source(), self.selection.target());
         let (Some(a), Some(b)) = (&source_layout.forward, &target_layout.forward) else {
@@ -77,46 +83,50 @@ impl Computation<'_> {
         let source = FileWeights { reader: self.source, names: self.source_names(source_layout) };
         let target =
             FileWeights { reader: target, names: self.target_names(target_layout, target.catalog()) };
-        let mut abstained: IndexMap<String, u64> = IndexMap::new();
         let mut shapes: FxHashSet<Vec<(Vec<u64>, Dtype)>> = FxHashSet::default();
-        for (seed, module) in modules.iter().enumerate() {
-            if progress.cancelled() {
-                return Err(Diagnostic::error("exec/cancelled", "stopped while verifying").into());
-            }
-            let sides =
-                (ForwardSide { forward: a, weights: &source }, ForwardSide { forward: b, weights: &target });
-            match compare_module(sides.0, sides.1, &module.captures, &module.sizes, seed as u64) {
+        let fresh: Vec<bool> = modules.iter().map(|module| shapes.insert(self.shape(module))).collect();
+        let sides =
+            (ForwardSide { forward: a, weights: &source }, ForwardSide { forward: b, weights: &target });
+        let one = |at: usize| {
+            let module = &modules[at];
+            let files = compare_module(sides.0, sides.1, &module.captures, &module.sizes, at as u64);
+            let random = (fresh[at] && files.is_ok()).then(|| self.random(module, a, b, at as u64));
+            (files, random)
+        };
+        let mut abstained: IndexMap<String, u64> = IndexMap::new();
+        for (module, (files, random)) in
+            modules.iter().zip(in_parallel(modules.len(), threads, progress, &one)?)
+        {
+            match files {
                 Ok(differences) => {
                     found.modules += 1;
                     found.files.widen(&differences);
                     self.judge(module, "the two files", &differences, &mut found);
                 }
-                Err(error) => {
-                    self.refuse(module, error, &mut abstained, &mut found);
-                    continue;
-                }
+                Err(error) => self.refuse(module, error, &mut abstained, &mut found),
             }
-            let shape = module.tensors.iter().map(|tensor| {
-                let stored = &self.source.catalog().tensors[*tensor];
-                (stored.shape.clone(), stored.dtype)
-            });
-            if shapes.insert(shape.collect()) {
-                match self.random(module, a, b, seed as u64) {
-                    Ok(Some(differences)) => {
-                        found.random_modules += 1;
-                        found.random.widen(&differences);
-                        self.judge(module, "random weights put through the plan", &differences, &mut found);
-                    }
-                    Ok(None) => {
-                        let why = format!("no random weights for modules of over {} MiB", MOST_RANDOM >> 20);
-                        *abstained.entry(why).or_default() += 1;
-                    }
-                    Err(error) => self.refuse(module, error, &mut abstained, &mut found),
+            match random {
+                None => {}
+                Some(Ok(Some(differences))) => {
+                    found.random_modules += 1;
+                    found.random.widen(&differences);
+                    self.judge(module, "random weights put through the plan", &differences, &mut found);
                 }
+                Some(Ok(None)) => {
+                    let why = format!("no random weights for modules of over {} MiB", MOST_RANDOM >> 20);
+                    *abstained.entry(why).or_default() += 1;
+                }
+                Some(Err(error)) => self.refuse(module, error, &mut abstained, &mut found),
             }
         }
         found.abstained.extend(abstained);
         Ok(found)
+    }
+
+    /// What tells modules apart for random weights: shapes and types of their tensors.
+    fn shape(&self, module: &Module) -> Vec<(Vec<u64>, Dtype)> {
+        let stored = module.tensors.iter().map(|tensor| &self.source.catalog().tensors[*tensor]);
+        stored.map(|stored| (stored.shape.clone(), stored.dtype)).collect()
     }
 
     fn refuse(
@@ -265,7 +275,7 @@ impl Computation<'_> {
             ForwardError::Read("random weights".into(), io::Error::other(errors.to_string()))
         };
         execute(&part, catalog, &source, &output, &placements, &limits, &Silent).map_err(failed)?;
-        let written = output.0.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let written = output.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         let source = MemoryWeights {
             names: self.source_names_of(&sources),
             read: Box::new(|meta: &TensorMeta| {
@@ -349,6 +359,37 @@ impl Computation<'_> {
         });
         named.collect()
     }
+}
+
+/// Does `one` for every number below `count`; the results are in order.
+fn in_parallel<T: Send>(
+    count: usize,
+    threads: usize,
+    progress: &dyn Progress,
+    one: &(dyn Fn(usize) -> T + Sync),
+) -> Result<Vec<T>, Errors> {
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(count));
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, count.max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if at >= count || progress.cancelled() {
+                        break;
+                    }
+                    let result = one(at);
+                    results.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if results.len() < count {
+        return Err(Diagnostic::error("exec/cancelled", "stopped while verifying").into());
+    }
+    results.sort_by_key(|(at, _)| *at);
+    Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
 fn name_of(module: &Module) -> String {
@@ -436,7 +477,7 @@ impl Weights for FileWeights<'_> {
 }
 
 /// Finds a tensor's bytes.
-type Find<'a> = Box<dyn Fn(&TensorMeta) -> Option<&'a [u8]> + 'a>;
+type Find<'a> = Box<dyn Fn(&TensorMeta) -> Option<&'a [u8]> + Sync + 'a>;
 
 /// Tensors in memory.
 struct MemoryWeights<'a> {
@@ -482,7 +523,7 @@ struct Output(Mutex<Vec<u8>>);
 
 impl WriteAt for Output {
     fn write_all_at(&self, _: usize, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut all = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }

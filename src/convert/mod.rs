@@ -224,7 +224,7 @@ impl Conversion<'_> {
             Verify::Full => {
                 let computation =
                     Computation { selection: self.selection, bound: &self.bound, plan: &self.plan, source };
-                Some(computation.run(target, progress)?)
+                Some(computation.run(target, limits.threads, progress)?)
             }
             Verify::None | Verify::Readback => None,
         };
