@@ -123,6 +123,16 @@ impl Errors {
     }
 }
 
+impl Errors {
+    /// Names a file in the diagnostics of that code that name none.
+    pub fn in_file(mut self, code: &str, path: &Path) -> Errors {
+        for diagnostic in self.0.iter_mut().filter(|other| other.code == code && other.file.is_none()) {
+            diagnostic.file = Some(path.to_owned());
+        }
+        self
+    }
+}
+
 impl From<Diagnostic> for Errors {
     fn from(diagnostic: Diagnostic) -> Errors {
         Errors(vec![diagnostic])

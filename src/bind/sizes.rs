@@ -164,14 +164,37 @@ impl Solver {
         vars.into_iter().map(|&var| self.root(var)).filter(|&var| self.value(var).is_none()).collect()
     }
 
-    /// Returns an unknown of a product that is known as a whole.
-    pub(crate) fn open_factor(&self) -> Option<Var> {
-        self.products
-            .keys()
-            .flatten()
-            .map(|&var| self.root(var))
-            .filter(|&var| self.value(var).is_none())
-            .min()
+    /// Factors the products that are known as a whole in some way that contradicts nothing; where there is none, they
+    /// stay as they are.
+    pub(crate) fn factor_products(&mut self) {
+        while let Some((var, value)) = self.some_factor() {
+            self.set(var, value, 0);
+            self.solve();
+        }
+    }
+
+    /// Returns an unknown of a product and a size that fits it. An axis of many products is tried first, and at the
+    /// smallest sizes: what it divides then leaves the others whole.
+    fn some_factor(&self) -> Option<(Var, u64)> {
+        let mut counts: BTreeMap<Var, usize> = BTreeMap::new();
+        for var in self.products.keys().flatten().map(|&var| self.root(var)) {
+            if self.value(var).is_none() {
+                *counts.entry(var).or_default() += 1;
+            }
+        }
+        let mut vars: Vec<(Var, usize)> = counts.into_iter().collect();
+        vars.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let fits = |var: Var, value: u64| {
+            let mut trial = self.clone();
+            trial.contradictions.clear();
+            trial.set(var, value, 0);
+            trial.solve();
+            trial.contradictions.is_empty()
+        };
+        // Beyond a few unknowns, all of the first layer's, the search would only repeat itself.
+        vars.into_iter()
+            .take(8)
+            .find_map(|(var, _)| (1..=8).find(|&value| fits(var, value)).map(|value| (var, value)))
     }
 
     /// Puts in what is known; `None` on overflow.
@@ -216,6 +239,10 @@ impl Solver {
                 Step::Open => true,
             });
             if !progress {
+                // What follows from a contradiction would be found again and again.
+                if !self.contradictions.is_empty() {
+                    break;
+                }
                 let found = self.eliminate(&open);
                 if found.is_empty() {
                     break;
@@ -525,7 +552,19 @@ mod tests {
         solver.equation(number(vec![term(1, &[a]), term(1, &[b])], 10));
         solver.equation(number(vec![term(1, &[a]), term(3, &[b])], 15));
         solver.solve();
-        assert_eq!(solver.contradictions.len(), 1);
+        assert!(!solver.contradictions.is_empty());
+    }
+
+    #[test]
+    fn products_are_factored_without_a_contradiction() {
+        let mut solver = Solver::default();
+        let [h, g, d] = std::array::from_fn(|_| solver.var());
+        solver.equation(number(vec![term(1, &[h, d])], 64));
+        solver.equation(number(vec![term(1, &[g, d])], 16));
+        solver.solve();
+        solver.factor_products();
+        assert_eq!([h, g, d].map(|var| solver.value(var)), [Some(64), Some(16), Some(1)]);
+        assert!(solver.contradictions.is_empty());
     }
 
     #[test]

@@ -203,10 +203,7 @@ pub(crate) struct ReadingSizes {
 impl ReadingSizes {
     pub(crate) fn new(unknowns: &Unknowns<'_>) -> ReadingSizes {
         let mut solver = unknowns.solver.clone();
-        while let Some(var) = solver.open_factor() {
-            solver.set(var, 1, 0);
-            solver.solve();
-        }
+        solver.factor_products();
         ReadingSizes { solver, cache: FxHashMap::default() }
     }
 

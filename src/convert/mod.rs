@@ -190,7 +190,8 @@ impl<'a> Conversion<'a> {
         let staging = Staging::create(destination, &files, index, &sources, publish)?;
         let source = Source(self.reader.as_ref());
         let stats =
-            execute(&self.plan, catalog, &source, &staging, &self.layout.placements, limits, progress)?;
+            execute(&self.plan, catalog, &source, &staging, &self.layout.placements, limits, progress)
+                .map_err(|errors| errors.in_file("exec/write", destination.path()))?;
         let checked = match verify {
             Verify::None => None,
             how => {

@@ -188,9 +188,9 @@ impl Measure {
             }
         }
         let found = [specials(a), specials(b)];
-        for side in 0..2 {
-            tally.nans[side] += found[side].0;
-            tally.infinities[side] += found[side].1;
+        for (side, (nans, infinities)) in found.into_iter().enumerate() {
+            tally.nans[side] += nans;
+            tally.infinities[side] += infinities;
         }
         if found != [(0, 0); 2] {
             for at in 0..count {
