@@ -4,6 +4,11 @@ use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
 
+/// Returns a name with its indices left out: names of one pattern differ in nothing else.
+pub fn pattern(key: &str) -> String {
+    split(key).0
+}
+
 /// Splits a name at its whole numbers: the text with a `\0` for each number, and the numbers.
 fn split(key: &str) -> (String, Vec<&str>) {
     let mut pattern = String::with_capacity(key.len());

@@ -248,10 +248,10 @@ fn equation(
                 .file(&binding.catalog.path)
                 .tensor(&stored.key)
                 .rule(&expr.span)
-                .expected(if stated.is_empty() {
-                    format!("`{expr}`")
-                } else {
-                    format!("`{expr}` with {stated}")
+                .expected(match unknowns.solver.sum(polynomial) {
+                    Some(sum) => format!("`{expr}` = {sum} with {stated}"),
+                    None if stated.is_empty() => format!("`{expr}`"),
+                    None => format!("`{expr}` with {stated}"),
                 })
                 .found(format!("axis {dim} of {}", shape(&stored.shape)))
                 .help(help)

@@ -219,6 +219,7 @@ fn nothing_matched(
     } else {
         error = error.help("`qkvconv mapping list` shows the layouts and their names");
     }
+    error.tensors = taken.into_iter().cloned().collect();
     errors.push(error);
 }
 

@@ -128,6 +128,12 @@ impl Solver {
         monomial.vars.is_empty().then_some(monomial.factor)
     }
 
+    /// Returns the value of a sum of products, where all of it is known.
+    pub(crate) fn sum(&self, polynomial: &Polynomial) -> Option<u64> {
+        let term = |monomial: &Monomial| self.product(&monomial.vars)?.checked_mul(monomial.factor);
+        polynomial.iter().try_fold(0_u64, |sum, monomial| sum.checked_add(term(monomial)?))
+    }
+
     /// Returns an unknown that keeps the product from being known.
     pub(crate) fn open(&self, vars: &[Var]) -> Option<Var> {
         vars.iter().map(|&var| self.root(var)).find(|&var| self.value(var).is_none())

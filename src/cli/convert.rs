@@ -144,7 +144,12 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
     let made = conversion.bound.targets.len();
     let modules = conversion.bound.modules.len();
     let kept = conversion.bound.kept.len();
-    ui.say(&format!("{held} tensors of {modules} {} -> {made} tensors", plural(modules, "module")));
+    ui.say(&format!(
+        "{held} {} of {modules} {} -> {made} {}",
+        plural(held, "tensor"),
+        plural(modules, "module"),
+        plural(made, "tensor")
+    ));
     if kept > 0 {
         ui.say(&format!("{kept} other {} passed through unchanged", plural(kept, "tensor")));
     }
@@ -164,7 +169,8 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
             say_checked(ui, checked);
         }
         for (key, count) in &done.stats.underflows {
-            ui.say(&format!("{key}: {count} values became zero in the cast"));
+            let values = plural(usize::try_from(*count).unwrap_or(usize::MAX), "value");
+            ui.say(&format!("{key}: {count} {values} became zero in the cast"));
         }
         ui.say(&format!("{} written", BinaryBytes(done.stats.bytes_written)));
     } else {

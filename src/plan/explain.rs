@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 
 use super::{Plan, Step, TensorPlan, ValueOp};
 use crate::catalog::Catalog;
-use crate::fold::fold_keys;
+use crate::fold::{fold_keys, pattern};
 
 /// Describes a plan in lines, tensors that are made alike folded into one.
 pub fn explain(plan: &Plan, catalog: &Catalog) -> Vec<String> {
@@ -30,8 +30,7 @@ pub fn explain(plan: &Plan, catalog: &Catalog) -> Vec<String> {
     for ((kind, action), members) in groups {
         let mut by_name: IndexMap<String, (Vec<&str>, Vec<&str>)> = IndexMap::new();
         for (key, sources) in members {
-            let pattern: String = key.chars().filter(|c| !c.is_ascii_digit()).collect();
-            let entry = by_name.entry(pattern).or_default();
+            let entry = by_name.entry(pattern(key)).or_default();
             entry.0.push(key);
             entry.1.extend(sources);
         }

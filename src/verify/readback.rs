@@ -405,8 +405,8 @@ impl<'a> Direction<'a> {
             .iter()
             .enumerate()
             .map(|(at, axis)| {
-                let added: u64 = classes.iter().map(|class| class.key[at]).sum();
-                (axis.clone(), table.origin.key[at] + added)
+                let added: i64 = classes.iter().map(|class| class.key[at]).sum();
+                (axis.clone(), table.origin.key[at].wrapping_add_signed(added))
             })
             .collect();
         indices.sort();
@@ -429,19 +429,32 @@ impl<'a> Direction<'a> {
         let near_meta = self.meta(at);
         let far_index = self.far.tensors[far].index;
         let far_meta = &self.far.catalog().tensors[far_index];
-        let dot = |indices: &[u64]| {
-            indices.iter().zip(&far_meta.strides).map(|(i, stride)| i * stride).sum::<u64>()
+        let strides = &far_meta.strides;
+        let origin: u64 =
+            table.origin.indices.iter().zip(strides).map(|(index, stride)| index * stride).sum();
+        let moved = |added: &[i64]| -> i64 {
+            added.iter().zip(strides).map(|(index, stride)| index * stride.cast_signed()).sum()
         };
-        let dims: Vec<Offsets> = classes
+        let mut start = origin;
+        let mut dims: Vec<Offsets> = classes
             .iter()
             .zip(&near_meta.strides)
             .map(|(class, stride)| {
-                class.entries.iter().map(|(index, added)| (index * stride, dot(added))).collect()
+                // Offsets count from the lowest.
+                let lowest = class.entries.iter().map(|(_, added)| moved(added)).min().unwrap_or(0);
+                start = start.wrapping_add_signed(lowest);
+                let entry =
+                    |(index, added): &(u64, Vec<i64>)| (index * stride, moved(added).abs_diff(lowest));
+                class.entries.iter().map(entry).collect()
             })
             .collect();
+        match dims.first_mut() {
+            Some(first) => first.iter_mut().for_each(|(_, far)| *far += start),
+            // A scalar here may be any element there.
+            None => dims.push(vec![(0, start)]),
+        }
         let near_bytes = FileBytes { reader: self.near.reader, file: near_meta.file };
         let far_bytes = FileBytes { reader: self.far.reader, file: far_meta.file };
-        let start = far_meta.offset + dot(&table.origin.indices) * far_meta.dtype.byte_width().unwrap_or(1);
         let (a, b) = (self.near.tensors[at].affine, self.far.tensors[far].affine);
         let agreement = if near_meta.dtype == far_meta.dtype && a == b {
             Agreement::Bits
@@ -450,14 +463,12 @@ impl<'a> Direction<'a> {
             Agreement::Value { scale, offset: a.1 - b.1 * scale }
         };
         let near_stored = Stored { bytes: &near_bytes, start: near_meta.offset, dtype: near_meta.dtype };
-        let far_stored = Stored { bytes: &far_bytes, start, dtype: far_meta.dtype };
+        let far_stored = Stored { bytes: &far_bytes, start: far_meta.offset, dtype: far_meta.dtype };
         let found = compare(near_stored, far_stored, &dims, agreement, scratch)
             .map_err(|error| read_error(self.near, self.far, near_meta, far_meta, &error))?;
         outcome.elements += found.elements;
         *visited.entry(far_index).or_default() += found.elements;
-        if let Some(difference) =
-            self.difference(near_meta, far_meta, param, dot(&table.origin.indices), &found)
-        {
+        if let Some(difference) = self.difference(near_meta, far_meta, param, &found) {
             outcome.differences.push(difference);
         }
         Ok(())
@@ -468,12 +479,11 @@ impl<'a> Direction<'a> {
         near: &TensorMeta,
         far: &TensorMeta,
         param: &str,
-        far_start: u64,
         found: &Outcome,
     ) -> Option<Difference> {
         let (near_offset, far_offset, near_bits, far_bits) = found.first?;
         let near_side = (near.key.clone(), index_of(near, near_offset), near_bits);
-        let far_side = (far.key.clone(), index_of(far, far_start + far_offset), far_bits);
+        let far_side = (far.key.clone(), index_of(far, far_offset), far_bits);
         let (target, source) = if self.from_target { (near_side, far_side) } else { (far_side, near_side) };
         Some(Difference {
             what: "elements differ".into(),

@@ -17,9 +17,10 @@ use crate::notation::{Dim, DimKind, Label};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Class {
     /// What they add to the indices in the other tensor's name, per axis of its template.
-    pub(super) key: Vec<u64>,
-    /// Per index: the index here, and what it adds to each index of the other tensor.
-    pub(super) entries: Vec<(u64, Vec<u64>)>,
+    pub(super) key: Vec<i64>,
+    /// Per index: the index here, and what it adds to each index of the other tensor. Where a side stores the parts of
+    /// an axis in another order, that may be less than nothing.
+    pub(super) entries: Vec<(u64, Vec<i64>)>,
 }
 
 /// A parameter's elements in one tensor.
@@ -113,11 +114,11 @@ impl<'a> Tables<'a> {
             let mut values = base.clone();
             values.extend(found.values);
             let place = self.place(param, &values, own, far, id)?;
-            let added = |here: &[u64], there: &[u64]| -> Option<Vec<u64>> {
-                here.iter().zip(there).map(|(here, there)| here.checked_sub(*there)).collect()
+            let added = |here: &[u64], there: &[u64]| -> Vec<i64> {
+                here.iter().zip(there).map(|(here, there)| here.wrapping_sub(*there).cast_signed()).collect()
             };
-            let key = added(&place.key, &origin.key)?;
-            let entry = (index, added(&place.indices, &origin.indices)?);
+            let key = added(&place.key, &origin.key);
+            let entry = (index, added(&place.indices, &origin.indices));
             match classes.iter_mut().rev().find(|class| class.key == key) {
                 Some(class) => class.entries.push(entry),
                 None => classes.push(Class { key, entries: vec![entry] }),
