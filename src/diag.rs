@@ -216,12 +216,29 @@ fn merge(diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
     merged
 }
 
+/// Returns the name of a tensor that differs from `key` in a slip of up to three characters, where there is one.
+///
+/// Names of tensors are long and alike; what [`nearest`] takes for near would be any other tensor of the module.
+pub fn nearest_key<'a>(key: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    const MOST: usize = 3;
+    // The distance costs the product of the lengths, and a hostile name may be of megabytes.
+    let fits = |other: &&str| other.len().abs_diff(key.len()) <= 4 * MOST && other.len() <= 512;
+    let near = known.into_iter().filter(fits).map(|other| (strsim::osa_distance(key, other), other));
+    near.filter(|(distance, _)| *distance <= MOST)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, other)| other)
+}
+
 /// Returns the known name nearest to `name`, where one is near enough to be meant.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let mut best: Option<(f64, &str)> = None;
     for candidate in known {
         // 0.7 is where burn-store's suggestions begin too (tracel-ai/burn, crates/burn-store/src/apply_result.rs).
-        let score = strsim::jaro_winkler(name, candidate);
+        let mut score = strsim::jaro_winkler(name, candidate);
+        // Of a short word (`kye` for `key`) one slip is most of it.
+        if candidate.len() > 2 && strsim::osa_distance(name, candidate) == 1 {
+            score = score.max(0.7);
+        }
         if score >= 0.7 && best.is_none_or(|(other, _)| score > other) {
             best = Some((score, candidate));
         }
@@ -256,5 +273,12 @@ mod tests {
     fn the_nearest_name_is_near() {
         assert_eq!(nearest("q.wieght", ["k.weight", "q.weight"]), Some("q.weight"));
         assert_eq!(nearest("zzz", ["k.weight", "q.weight"]), None);
+        assert_eq!(nearest("kye", ["query", "key"]), Some("key"));
+        assert_eq!(nearest("x", ["a", "h"]), None);
+        assert_eq!(
+            nearest_key("l.1.k_proj.weight", ["l.1.qkv.weight", "l.1.k_prj.weight"]),
+            Some("l.1.k_prj.weight")
+        );
+        assert_eq!(nearest_key("l.1.v_proj.weight", ["l.1.qkv.weight"]), None);
     }
 }

@@ -41,6 +41,7 @@ pub mod identity;
 pub mod mapping;
 pub mod notation;
 pub mod plan;
+pub mod progress;
 pub mod report;
 pub mod span;
 pub mod verify;

@@ -12,7 +12,7 @@ use super::sizes::{Contradiction, Equation, Origin, Polynomial, Side as Equal, S
 use super::unknowns::{Fact, Unknowns};
 use super::{Binding, Size};
 use crate::catalog::TensorMeta;
-use crate::diag::{Collector, Diagnostic, nearest};
+use crate::diag::{Collector, Diagnostic, nearest_key};
 use crate::mapping::Layout;
 use crate::mapping::key::Captures;
 use crate::span::Span;
@@ -132,8 +132,12 @@ pub(super) fn missing(
         return error.rule(&source.span).found(format!("the layout `{}` has no tensor for it", source.name));
     };
     let key = name_of(binding, &rule.template, module, values);
-    let known = binding.keys.kept.iter().map(|(tensor, _)| binding.catalog.tensors[*tensor].key.as_str());
-    let near = nearest(&key, known).map(str::to_owned);
+    // Looked up once for all layers, which have the same slip in all their names.
+    let mut slips = binding.near.borrow_mut();
+    let near = slips.entry(param).or_insert_with(|| {
+        let known = binding.keys.kept.iter().map(|(tensor, _)| binding.catalog.tensors[*tensor].key.as_str());
+        nearest_key(&key, known).map(str::to_owned)
+    });
     error = error.rule(&rule.template.span).expected("a tensor of this name");
     if let Some(near) = near {
         error = error.found(format!("the nearest name is `{near}`"));

@@ -9,6 +9,7 @@ mod keys;
 mod lower;
 mod options;
 mod pair;
+mod parts;
 mod sizes;
 mod source;
 mod target;
@@ -17,6 +18,7 @@ mod unknowns;
 pub use lower::{Block, Content, Coordinate, Digit};
 pub use options::{Allow, BindOptions, Config};
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -176,12 +178,18 @@ struct Held {
     instances: Vec<usize>,
 }
 
+/// Indices along axes, in order of the axes.
+type Indices = Vec<(AxisId, u64)>;
+
+/// Module, parameter and the indices that tell its instances apart.
+type InstanceKey = (u32, ParamId, Indices);
+
 /// The instances of parameters, as they are found.
 #[derive(Default)]
 struct Instances {
-    ids: FxHashMap<(u32, ParamId, Vec<(AxisId, u64)>), usize>,
+    ids: FxHashMap<InstanceKey, usize>,
     /// Per instance: module, parameter and instance indices.
-    all: Vec<(u32, ParamId, Vec<(AxisId, u64)>)>,
+    all: Vec<InstanceKey>,
     /// Per instance: the source tensors, indices into the catalog.
     tensors: Vec<Vec<usize>>,
     /// The instances of each parameter of each module.
@@ -214,6 +222,8 @@ struct Binding<'a> {
     keys: keys::Keys,
     instances: Instances,
     held: Vec<Held>,
+    /// For a parameter that is missing: a name that may be meant for one of its tensors.
+    near: RefCell<FxHashMap<ParamId, Option<String>>>,
 }
 
 /// Binds a checkpoint to a source layout and derives the target layout's tensors.
@@ -235,8 +245,15 @@ pub fn bind(
     let pair = Pair::new(mapping, source, target);
     let given = given::given(&pair, options, &mut errors);
     let mut unknowns = Unknowns::new(&pair, given);
-    let mut binding =
-        Binding { catalog, options, pair: &pair, keys, instances: Instances::default(), held: Vec::new() };
+    let mut binding = Binding {
+        catalog,
+        options,
+        pair: &pair,
+        keys,
+        instances: Instances::default(),
+        held: Vec::new(),
+        near: RefCell::default(),
+    };
     binding.read_sources(&mut unknowns, &mut errors);
     unknowns.solver.solve();
     let groups = binding.target_groups(&mut unknowns, &mut errors);

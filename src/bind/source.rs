@@ -79,7 +79,9 @@ impl Binding<'_> {
     ) {
         for ((rule, module, axis, others), indices) in lists {
             let Some((&last, &tensor)) = indices.last_key_value() else { continue };
-            let gap = last + 1 != indices.len() as u64;
+            // A number that is as large as numbers get leaves a gap in any list.
+            let count = last.saturating_add(1);
+            let gap = count != indices.len() as u64;
             if gap && !self.options.allows(Allow::IndexGap) {
                 errors.push(explain::index_gap(self, *rule, *module, *axis, others, indices));
             }
@@ -91,9 +93,9 @@ impl Binding<'_> {
                 if !self.pair.params[param].instance_axes.contains(axis) {
                     let var = unknowns.var(scopes, *axis);
                     let origin = unknowns.fact(Fact::Names { tensor });
-                    unknowns.solver.set(var, last + 1, origin);
+                    unknowns.solver.set(var, count, origin);
                 } else if let Some((given, origin)) = given_size(self, name)
-                    && given != last + 1
+                    && given != count
                     && !self.options.allows(Allow::IndexGap)
                 {
                     errors.push(
@@ -105,7 +107,7 @@ impl Binding<'_> {
                         .tensor(&self.catalog.tensors[tensor].key)
                         .rule(&self.pair.layout(Side::Source).rules[*rule].template.span)
                         .expected(format!("{given} ({origin})"))
-                        .found(format!("{}", last + 1))
+                        .found(count.to_string())
                         .help("complete the checkpoint, correct the size, or use `--allow index-gap`"),
                     );
                 }

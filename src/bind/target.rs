@@ -8,20 +8,19 @@ use super::lower::{Instance, LowerError, lower};
 use super::options::Allow;
 use super::pair::{AxisId, ParamId, Side};
 use super::unknowns::{ReadingSizes, Scopes, Unknowns};
-use super::{Binding, Bound, InstanceInfo, Reading, SourceTensor, TargetTensor, explain};
+use super::{Binding, Bound, Indices, InstanceInfo, Reading, SourceTensor, TargetTensor, explain};
 use crate::diag::{Collector, Diagnostic};
-use crate::dtype::Dtype;
 use crate::mapping::Rule;
 use crate::mapping::key::Captures;
 
 /// The tensors of one target rule in one module and instance; the other axes of its name are enumerated later.
 pub(super) struct Group {
-    rule: usize,
-    module: u32,
-    values: Vec<(AxisId, u64)>,
-    scopes: Vec<Scopes>,
+    pub(super) rule: usize,
+    pub(super) module: u32,
+    pub(super) values: Vec<(AxisId, u64)>,
+    pub(super) scopes: Vec<Scopes>,
     /// Per parameter of the rule, where the source has it.
-    instances: Vec<Option<usize>>,
+    pub(super) instances: Vec<Option<usize>>,
 }
 
 impl Binding<'_> {
@@ -60,8 +59,13 @@ impl Binding<'_> {
                     for node in &prepared.dims {
                         unknowns.node(node, scopes[0], &of);
                     }
+                    // An axis of the name has one size for all that the tensor holds.
                     for &axis in &prepared.key_axes {
-                        unknowns.var(scopes[0], axis);
+                        let var = unknowns.var(scopes[0], axis);
+                        for &other in &scopes[1..] {
+                            let other = unknowns.var(other, axis);
+                            unknowns.solver.unify(var, other);
+                        }
                     }
                     groups.push(Group { rule, module, values, scopes, instances });
                 }
@@ -111,7 +115,7 @@ impl Binding<'_> {
     /// Returns the instance indices under which any of the parameters is there, joined over the parameters: where one
     /// has an instance per layer and another one per expert, each layer with each expert.
     fn tuples(&self, module: u32, params: &[ParamId]) -> IndexSet<Vec<(AxisId, u64)>> {
-        let mut kinds: IndexMap<&[AxisId], IndexSet<&Vec<(AxisId, u64)>>> = IndexMap::new();
+        let mut kinds: IndexMap<&[AxisId], IndexSet<&Indices>> = IndexMap::new();
         for &param in params {
             let found = kinds.entry(self.pair.params[param].instance_axes.as_slice()).or_default();
             found.extend(self.by_module(module, param));
@@ -433,142 +437,6 @@ impl Binding<'_> {
                 None
             }
         }
-    }
-
-    /// Checks that a target tensor's parts are there and of one type; `None` where it is not written.
-    fn check_parts(&self, group: &Group, errors: &mut Collector) -> Option<Dtype> {
-        let prepared = &self.pair.target_rules[group.rule];
-        let span = &self.pair.layout(Side::Target).rules[group.rule].template.span;
-        let mut missing = false;
-        for (&param, instance) in prepared.params.iter().zip(&group.instances) {
-            let (name, declared) = self.pair.mapping.params.get_index(param)?;
-            if instance.is_some() || declared.absent_zeros {
-                continue;
-            }
-            missing = true;
-            if !self.options.allows(Allow::Missing) && declared.optional {
-                let values = self.instance_values(param, &group.values);
-                errors.push(
-                    explain::missing(self, param, group.module, &values)
-                        .related(span, format!("needs `{name}` beside the parts that are there"))
-                        .help(
-                            "leave the other parts out with --drop, or use a layout that stores them apart",
-                        ),
-                );
-            }
-        }
-        if missing {
-            return None;
-        }
-        let tensors = group.instances.iter().flatten().flat_map(|&id| &self.instances.tensors[id]);
-        let mut dtypes: Vec<(usize, Dtype)> =
-            tensors.map(|&tensor| (tensor, self.catalog.tensors[tensor].dtype)).collect();
-        let first = match dtypes.first() {
-            Some((_, first)) => *first,
-            None => self.neighbours_dtype(group)?,
-        };
-        let cast = |dtype: Dtype| dtype.cast_to(self.options.dtype);
-        if dtypes.iter().any(|(_, dtype)| cast(*dtype) != cast(first)) {
-            dtypes.sort_unstable_by_key(|(tensor, _)| *tensor);
-            dtypes.dedup();
-            let listed = dtypes
-                .iter()
-                .map(|(tensor, dtype)| format!("{}: {dtype}", self.catalog.tensors[*tensor].key));
-            errors.push(
-                Diagnostic::error("bind/mixed-dtype", "tensors of different types cannot be stored in one")
-                    .file(&self.catalog.path)
-                    .tensor(&self.catalog.tensors[dtypes[0].0].key)
-                    .rule(span)
-                    .expected("one type")
-                    .found(listed.collect::<Vec<_>>().join(", "))
-                    .help("cast all floating-point tensors with --dtype"),
-            );
-            return None;
-        }
-        Some(cast(first))
-    }
-
-    /// Returns the type of most elements beside a tensor that is made of zeros.
-    fn neighbours_dtype(&self, group: &Group) -> Option<Dtype> {
-        let beside = self.instances.all.iter().enumerate().filter(|(_, (module, _, values))| {
-            *module == group.module && group.values.iter().all(|index| values.contains(index))
-        });
-        let mut elements: Vec<(Dtype, u64)> = Vec::new();
-        for &tensor in beside.flat_map(|(id, _)| &self.instances.tensors[id]) {
-            let stored = &self.catalog.tensors[tensor];
-            let count = stored.shape.iter().product::<u64>();
-            match elements.iter_mut().find(|(dtype, _)| *dtype == stored.dtype) {
-                Some((_, sum)) => *sum = sum.saturating_add(count),
-                None => elements.push((stored.dtype, count)),
-            }
-        }
-        // The first of equals, so that the order of the names decides and nothing else.
-        let most = elements.iter().map(|(_, sum)| *sum).max()?;
-        elements.iter().find(|(_, sum)| *sum == most).map(|(dtype, _)| *dtype)
-    }
-
-    /// Tensors that pass through, each with its name in the output.
-    fn kept(
-        &self,
-        targets: &[TargetTensor],
-        by_key: &FxHashMap<String, usize>,
-        errors: &mut Collector,
-    ) -> Vec<(usize, String)> {
-        let mut kept = Vec::with_capacity(self.keys.kept.len());
-        let mut names: FxHashMap<String, usize> = FxHashMap::default();
-        for (tensor, name) in &self.keys.kept {
-            let key = format!("{}{name}", self.options.add_prefix);
-            let stored = &self.catalog.tensors[*tensor];
-            let collision = |other: &str| {
-                Diagnostic::error("bind/collision", "two source tensors would have one name in the output")
-                    .file(&self.catalog.path)
-                    .tensor(&stored.key)
-                    .found(format!("`{key}` also comes from {other}"))
-                    .help("leave one of the two out with --drop")
-            };
-            if let Some(&at) = by_key.get(&key) {
-                let target = &targets[at];
-                let from = target.instances.first().map(|(_, id)| self.instances.tensors[*id][0]);
-                let from = from.map_or("a rule", |tensor| self.catalog.tensors[tensor].key.as_str());
-                errors.push(collision(&format!("`{from}`")).related(&target.rule, "the rule that makes it"));
-            } else if let Some(other) = names.insert(key.clone(), *tensor) {
-                errors.push(collision(&format!("`{}`", self.catalog.tensors[other].key)));
-            }
-            kept.push((*tensor, key));
-        }
-        kept
-    }
-
-    /// Parameters for which the target has no tensor: zeros may be dropped, anything else has no place.
-    fn unplaced(&self, errors: &mut Collector) -> Vec<usize> {
-        let layout = self.pair.layout(Side::Target);
-        let mut unplaced = Vec::new();
-        for (instance, (_, param, _)) in self.instances.all.iter().enumerate() {
-            let Some((name, declared)) = self.pair.mapping.params.get_index(*param) else { continue };
-            let has_place = layout.rules.iter().any(|rule| {
-                holds(&rule.when, self.options) != Some(false) && rule.expr.params().contains(&name.as_str())
-            });
-            if has_place {
-                continue;
-            }
-            if declared.absent_zeros {
-                unplaced.push(instance);
-                continue;
-            }
-            for &tensor in &self.instances.tensors[instance] {
-                errors.push(
-                    Diagnostic::error(
-                        "bind/no-place",
-                        format!("the layout `{}` has no tensor for `{name}`", layout.name),
-                    )
-                    .file(&self.catalog.path)
-                    .tensor(&self.catalog.tensors[tensor].key)
-                    .rule(&layout.span)
-                    .help("leave the tensor out with --drop, or choose a layout that has it"),
-                );
-            }
-        }
-        unplaced
     }
 }
 

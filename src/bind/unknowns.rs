@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::AxisSizes;
 use super::pair::{AxisId, Label, Node, Pair, ParamId, Part, Side};
 use super::sizes::{Equation, Monomial, Origin, Polynomial, Side as Equal, Solver, Var};
+use super::{AxisSizes, Indices};
 use crate::span::Span;
 
 /// Where a fact about sizes comes from.
@@ -45,7 +45,7 @@ pub(crate) struct Unknowns<'a> {
     pub(crate) solver: Solver,
     pub(crate) facts: Vec<Fact>,
     given: Given,
-    scopes: FxHashMap<(u32, Option<ParamId>, Vec<(AxisId, u64)>), u32>,
+    scopes: FxHashMap<(u32, Option<ParamId>, Indices), u32>,
     vars: FxHashMap<(u32, AxisId), Var>,
     /// The axis and the scopes of each unknown, by its number.
     pub(crate) axes: Vec<(AxisId, Scopes)>,

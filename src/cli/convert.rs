@@ -315,7 +315,7 @@ fn config(named: Option<&Path>, source: &Path, errors: &mut Collector) -> Option
 fn read_config(path: &PathBuf) -> Result<Config, Diagnostic> {
     let text = std::fs::read_to_string(path).map_err(|error| io_error(path, "read the config", &error))?;
     let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| {
-        Diagnostic::error("usage/config", "the config is not JSON")
+        Diagnostic::error("config/json", "the config is not JSON")
             .file(path)
             .found(error.to_string())
             .help("correct it, or name another with --config")

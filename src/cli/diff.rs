@@ -116,8 +116,11 @@ fn options(args: &DiffArgs) -> Result<DiffOptions, Errors> {
     errors.finish(options).map(|(options, _)| options)
 }
 
+/// The two checkpoints.
+type Both = (Box<dyn Reader>, Box<dyn Reader>);
+
 /// Opens both, so that what is wrong with either is said at once.
-fn open_both(args: &DiffArgs, options: &OpenOptions) -> Result<(Box<dyn Reader>, Box<dyn Reader>), Errors> {
+fn open_both(args: &DiffArgs, options: &OpenOptions) -> Result<Both, Errors> {
     let mut errors = Collector::default();
     let mut open_one = |path| open(path, options).map_err(|failure| errors.extend(failure)).ok();
     let opened = (open_one(&args.a), open_one(&args.b));

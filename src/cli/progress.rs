@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use qkvconv::exec::Progress;
+use qkvconv::progress::Progress;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 

@@ -1,6 +1,5 @@
 //! Computes every attention module from both files, and from random weights that went through the plan.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,21 +7,20 @@ use std::sync::{Mutex, PoisonError};
 use indexmap::IndexMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::random::MOST_RANDOM;
 use crate::bind::{AxisSizes, Bound};
 use crate::catalog::{Catalog, TensorMeta};
 use crate::diag::{Diagnostic, Errors};
 use crate::dtype::Dtype;
-use crate::exec::{Limits, Placement, Progress, ReadAt, WriteAt, execute};
 use crate::format::Reader;
 use crate::mapping::Layout;
 use crate::mapping::forward::Forward;
 use crate::mapping::key::Captures;
 use crate::mapping::select::Selection;
-use crate::plan::{Check, Plan, Step, TensorPlan, ValueOp, unit};
-use crate::verify::forward::{Differences, ForwardError, ForwardSide, Random, Weights, compare_module};
+use crate::plan::{Plan, Step, ValueOp};
+use crate::progress::Progress;
+use crate::verify::forward::{Differences, ForwardError, ForwardSide, Weights, compare_module};
 
-/// Random weights are made for modules of up to this many bytes; memory is bounded by it.
-const MOST_RANDOM: u64 = 64 << 20;
 /// The largest relative difference of computations whose weights are the same bits; only the order of sums differs.
 const EXACT: f64 = 1e-9;
 
@@ -46,11 +44,11 @@ pub struct Attention {
 }
 
 /// A module as both files hold it.
-struct Module {
-    captures: Captures,
-    sizes: AxisSizes,
+pub(super) struct Module {
+    pub(super) captures: Captures,
+    pub(super) sizes: AxisSizes,
     /// Its source tensors, indices into the catalog.
-    tensors: Vec<usize>,
+    pub(super) tensors: Vec<usize>,
 }
 
 /// What the computations share.
@@ -215,10 +213,13 @@ impl Computation<'_> {
                 module.sizes.extend(told.map(|(axis, size)| (axis.clone(), *size)));
             }
         }
-        modules.into_values().collect()
+        // A tensor without elements leaves nothing to compute.
+        let stored = |tensor: &usize| &self.source.catalog().tensors[*tensor];
+        let full = |module: &Module| module.tensors.iter().all(|tensor| stored(tensor).elements() > 0);
+        modules.into_values().filter(full).collect()
     }
 
-    fn source_names(&self, layout: &Layout) -> FxHashMap<String, usize> {
+    pub(super) fn source_names(&self, layout: &Layout) -> FxHashMap<String, usize> {
         let name = |tensor: &crate::bind::SourceTensor| {
             let (_, name) =
                 layout.rules[tensor.reading.rule].template.print(&tensor.reading.captures).ok()?;
@@ -234,130 +235,6 @@ impl Computation<'_> {
             Some((name, catalog.find(&tensor.key)?))
         };
         self.bound.targets.iter().filter_map(name).collect()
-    }
-
-    /// Makes random weights for a module, puts them through the plan and compares; `None` where it is too large.
-    fn random(
-        &self,
-        module: &Module,
-        a: &Forward,
-        b: &Forward,
-        seed: u64,
-    ) -> Result<Option<Differences>, ForwardError> {
-        let (sources, targets) = self.closure(&module.tensors);
-        let catalog = self.source.catalog();
-        let bytes: u64 = sources.iter().map(|tensor| catalog.tensors[*tensor].bytes()).sum();
-        if bytes > MOST_RANDOM {
-            return Ok(None);
-        }
-        let mut random = Random(seed ^ 0x5eed);
-        let mut made: BTreeMap<usize, Vec<u8>> = sources
-            .iter()
-            .map(|&tensor| (tensor, random_bytes(&catalog.tensors[tensor], &mut random)))
-            .collect();
-        for requirement in &self.plan.requirements {
-            fulfil(&requirement.check, catalog, &mut made);
-        }
-        let part = Plan {
-            targets: targets.iter().map(|at| self.plan.targets[*at].clone()).collect(),
-            ..Plan::default()
-        };
-        let source = Memory { catalog, tensors: &made };
-        let mut placements = Vec::new();
-        let mut size = 0;
-        for target in &part.targets {
-            placements.push(Placement { file: 0, offset: size });
-            size += target.bytes();
-        }
-        let output = Output(Mutex::new(vec![0; size as usize]));
-        let limits = Limits { threads: 1, memory: 8 << 20 };
-        let failed = |errors: Errors| {
-            ForwardError::Read("random weights".into(), io::Error::other(errors.to_string()))
-        };
-        execute(&part, catalog, &source, &output, &placements, &limits, &Silent).map_err(failed)?;
-        let written = output.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let source = MemoryWeights {
-            names: self.source_names_of(&sources),
-            read: Box::new(|meta: &TensorMeta| {
-                catalog.find(&meta.key).and_then(|at| made.get(&at)).map(Vec::as_slice)
-            }),
-        };
-        let metas = self.target_metas(&part.targets, &placements);
-        let places: FxHashMap<String, (usize, usize)> = part
-            .targets
-            .iter()
-            .zip(&placements)
-            .map(|(target, place)| (target.key.clone(), (place.offset as usize, target.bytes() as usize)))
-            .collect();
-        let target = MemoryWeights {
-            names: metas,
-            read: Box::new(|meta: &TensorMeta| {
-                let (start, length) = places.get(&meta.key)?;
-                written.get(*start..start + length)
-            }),
-        };
-        let sides =
-            (ForwardSide { forward: a, weights: &source }, ForwardSide { forward: b, weights: &target });
-        compare_module(sides.0, sides.1, &module.captures, &module.sizes, seed).map(Some)
-    }
-
-    /// Returns the source tensors that any target tensor of the module needs, and these target tensors.
-    fn closure(&self, tensors: &[usize]) -> (Vec<usize>, Vec<usize>) {
-        let mut sources: FxHashSet<usize> = tensors.iter().copied().collect();
-        let mut targets: FxHashSet<usize> = FxHashSet::default();
-        loop {
-            let before = (sources.len(), targets.len());
-            for (at, target) in self.plan.targets.iter().enumerate() {
-                let needs = sources_of(target);
-                if target.rule.is_some() && needs.iter().any(|source| sources.contains(source)) {
-                    targets.insert(at);
-                    sources.extend(needs);
-                }
-            }
-            if before == (sources.len(), targets.len()) {
-                break;
-            }
-        }
-        let sorted = |set: FxHashSet<usize>| {
-            let mut list: Vec<usize> = set.into_iter().collect();
-            list.sort_unstable();
-            list
-        };
-        (sorted(sources), sorted(targets))
-    }
-
-    fn source_names_of(&self, sources: &[usize]) -> FxHashMap<String, TensorMeta> {
-        let names = self.source_names(self.selection.source());
-        let chosen = names.into_iter().filter(|(_, tensor)| sources.contains(tensor));
-        chosen.map(|(name, tensor)| (name, self.source.catalog().tensors[tensor].clone())).collect()
-    }
-
-    fn target_metas(
-        &self,
-        targets: &[TensorPlan],
-        placements: &[Placement],
-    ) -> FxHashMap<String, TensorMeta> {
-        let by_key: FxHashMap<&str, (&TensorPlan, &Placement)> = targets
-            .iter()
-            .zip(placements)
-            .map(|(target, place)| (target.key.as_str(), (target, place)))
-            .collect();
-        let layout = self.selection.target();
-        let named = self.bound.targets.iter().filter_map(|tensor| {
-            let (target, place) = by_key.get(tensor.key.as_str())?;
-            let (_, name) =
-                layout.rules[tensor.reading.rule].template.print(&tensor.reading.captures).ok()?;
-            let meta = TensorMeta {
-                key: target.key.clone(),
-                dtype: target.dtype,
-                shape: target.shape.clone(),
-                strides: target.strides(),
-                file: 0,
-                offset: place.offset,
-            };
-            Some((name, meta))
-        });
-        named.collect()
     }
 }
 
@@ -397,69 +274,6 @@ fn name_of(module: &Module) -> String {
     let indices = module.captures.indices.iter().map(|(axis, index)| format!("{axis}={index}"));
     paths.chain(indices).collect::<Vec<_>>().join(".")
 }
-
-fn sources_of(target: &TensorPlan) -> Vec<usize> {
-    let copies = target.steps.iter().filter_map(|step| match step {
-        Step::Copy(copy) => Some(copy.source),
-        Step::Zero(_) => None,
-    });
-    copies.collect()
-}
-
-/// Makes a tensor's random bytes: normally distributed where the type has such numbers, biases and norms included.
-fn random_bytes(tensor: &TensorMeta, random: &mut Random) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(tensor.bytes() as usize);
-    match tensor.dtype {
-        Dtype::F64 => (0..tensor.elements()).for_each(|_| bytes.extend(random.normal().to_le_bytes())),
-        Dtype::F32 => {
-            (0..tensor.elements()).for_each(|_| bytes.extend((random.normal() as f32).to_le_bytes()))
-        }
-        Dtype::F16 => (0..tensor.elements())
-            .for_each(|_| bytes.extend(half::f16::from_f32(random.normal() as f32).to_le_bytes())),
-        Dtype::BF16 => (0..tensor.elements())
-            .for_each(|_| bytes.extend(half::bf16::from_f32(random.normal() as f32).to_le_bytes())),
-        // Nothing is computed with these; the caller abstains.
-        _ => bytes.resize(tensor.bytes() as usize, 0),
-    }
-    bytes
-}
-
-/// Makes random data what the plan requires: copies equal, fillers zero.
-fn fulfil(check: &Check, catalog: &Catalog, made: &mut BTreeMap<usize, Vec<u8>>) {
-    let width = |tensor: usize| unit(catalog.tensors[tensor].dtype) as usize;
-    match check {
-        Check::Equal { first, second, loops } => {
-            if !made.contains_key(&first.0) || !made.contains_key(&second.0) {
-                return;
-            }
-            let mut places = vec![(first.1, second.1)];
-            for (count, a, b) in loops {
-                places = places
-                    .iter()
-                    .flat_map(|(x, y)| (0..*count).map(move |i| (x + i * a, y + i * b)))
-                    .collect();
-            }
-            let width = width(first.0);
-            for (from, to) in places {
-                let from = from as usize * width;
-                let element = made[&first.0][from..from + width].to_vec();
-                if let Some(bytes) = made.get_mut(&second.0) {
-                    bytes[to as usize * width..][..width].copy_from_slice(&element);
-                }
-            }
-        }
-        Check::Zero { source, region } => {
-            let width = width(*source);
-            let Some(bytes) = made.get_mut(source) else { return };
-            let mut places = vec![region.offset];
-            for (count, step) in &region.loops {
-                places = places.iter().flat_map(|place| (0..*count).map(move |i| place + i * step)).collect();
-            }
-            places.iter().for_each(|place| bytes[*place as usize * width..][..width].fill(0));
-        }
-    }
-}
-
 /// A file's tensors.
 struct FileWeights<'a> {
     reader: &'a dyn Reader,
@@ -473,69 +287,5 @@ impl Weights for FileWeights<'_> {
 
     fn read(&self, tensor: &TensorMeta, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.reader.read_exact_at(tensor.file, tensor.offset + offset, buffer)
-    }
-}
-
-/// Finds a tensor's bytes.
-type Find<'a> = Box<dyn Fn(&TensorMeta) -> Option<&'a [u8]> + Sync + 'a>;
-
-/// Tensors in memory.
-struct MemoryWeights<'a> {
-    names: FxHashMap<String, TensorMeta>,
-    read: Find<'a>,
-}
-
-impl Weights for MemoryWeights<'_> {
-    fn find(&self, name: &str) -> Option<&TensorMeta> {
-        self.names.get(name)
-    }
-
-    fn read(&self, tensor: &TensorMeta, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let start = offset as usize;
-        let bytes = (self.read)(tensor).and_then(|bytes| bytes.get(start..start + buffer.len()));
-        buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
-    }
-}
-
-/// Random source tensors, as the execution reads them: by place in the source's files.
-struct Memory<'a> {
-    catalog: &'a Catalog,
-    tensors: &'a BTreeMap<usize, Vec<u8>>,
-}
-
-impl ReadAt for Memory<'_> {
-    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let end = offset + buffer.len() as u64;
-        let holder = self.tensors.iter().find(|(tensor, _)| {
-            let meta = &self.catalog.tensors[**tensor];
-            meta.file == file && meta.offset <= offset && end <= meta.offset + meta.bytes()
-        });
-        let (tensor, bytes) = holder.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let start = (offset - self.catalog.tensors[*tensor].offset) as usize;
-        buffer.copy_from_slice(&bytes[start..start + buffer.len()]);
-        Ok(())
-    }
-}
-
-/// The output in memory.
-struct Output(Mutex<Vec<u8>>);
-
-impl WriteAt for Output {
-    fn write_all_at(&self, _: usize, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all[offset as usize..][..bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    }
-}
-
-/// Nobody watches.
-struct Silent;
-
-impl Progress for Silent {
-    fn advance(&self, _: u64) {}
-
-    fn cancelled(&self) -> bool {
-        false
     }
 }

@@ -1,6 +1,7 @@
 //! The whole way of a conversion: open → bind → plan → prove → execute → publish.
 
 mod attention;
+mod random;
 
 pub use attention::Attention;
 use attention::Computation;
@@ -12,13 +13,14 @@ use std::path::{Path, PathBuf};
 use crate::bind::{BindOptions, Bound, bind};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::exec::publish::{Destination, PublishOptions, Staging};
-use crate::exec::{ExecStats, Limits, Progress, ReadAt, execute};
+use crate::exec::{ExecStats, Limits, ReadAt, execute};
 use crate::format::safetensors::write::{OutputLayout, OutputTensor, lay_out};
 use crate::format::{OpenOptions, Reader, open, open_files};
 use crate::identity::Identity;
 use crate::mapping::select::Selection;
 use crate::plan::prove::Proof;
 use crate::plan::{Plan, build, prove};
+use crate::progress::Progress;
 use crate::verify::readback::{ReadBack, read_back};
 
 /// What a caller may ask of a conversion beyond the layouts and the source.

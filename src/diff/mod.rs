@@ -4,7 +4,7 @@
 //! use qkvconv::diff::{DiffOptions, diff};
 //! use qkvconv::format::{OpenOptions, open};
 //! # struct Silent;
-//! # impl qkvconv::exec::Progress for Silent {
+//! # impl qkvconv::progress::Progress for Silent {
 //! #     fn advance(&self, _: u64) {}
 //! #     fn cancelled(&self) -> bool { false }
 //! # }
@@ -27,8 +27,8 @@ use rustc_hash::FxHashSet;
 use crate::catalog::{Catalog, TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
-use crate::exec::Progress;
 use crate::format::Reader;
+use crate::progress::Progress;
 
 mod element;
 mod json;

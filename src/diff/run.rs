@@ -15,8 +15,8 @@ use super::element::{Kind, kind};
 use super::stats::{Measure, Sums, Tally};
 use crate::diag::{Diagnostic, Errors};
 use crate::dtype::Dtype;
-use crate::exec::Progress;
 use crate::format::Reader;
+use crate::progress::Progress;
 
 /// The bytes of the wider side's elements in a chunk.
 const CHUNK: u64 = 4 << 20;

@@ -12,6 +12,7 @@ use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
 pub use crate::format::safetensors::write::Placement;
 use crate::plan::{Plan, Step, ValueOp, unit};
+use crate::progress::Progress;
 
 mod buffer;
 mod check;
@@ -61,14 +62,6 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits { threads: thread::available_parallelism().map_or(1, usize::from), memory: 64 << 20 }
     }
-}
-
-/// Who watches an execution.
-pub trait Progress: Sync {
-    /// Takes note that so many more bytes of the output were written.
-    fn advance(&self, bytes: u64);
-    /// Returns whether to stop; asked before each job.
-    fn cancelled(&self) -> bool;
 }
 
 /// What an execution did.

@@ -6,9 +6,12 @@ use super::{Plan, Step, TensorPlan, ValueOp};
 use crate::catalog::Catalog;
 use crate::fold::{fold_keys, pattern};
 
+/// A target tensor's name and those of its sources.
+type Made<'a> = (&'a str, Vec<&'a str>);
+
 /// Describes a plan in lines, tensors that are made alike folded into one.
 pub fn explain(plan: &Plan, catalog: &Catalog) -> Vec<String> {
-    let mut groups: IndexMap<(String, String), Vec<(&str, Vec<&str>)>> = IndexMap::new();
+    let mut groups: IndexMap<(String, String), Vec<Made<'_>>> = IndexMap::new();
     for target in &plan.targets {
         let sources = target.steps.iter().filter_map(|step| match step {
             Step::Copy(copy) => Some(catalog.tensors[copy.source].key.as_str()),

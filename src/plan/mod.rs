@@ -7,6 +7,7 @@ mod build;
 mod explain;
 mod meet;
 pub mod prove;
+mod units;
 
 pub use build::build;
 pub use explain::explain;
@@ -150,7 +151,7 @@ pub enum ValueOp {
 }
 
 /// A strided set of elements of one tensor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Region {
     /// The first element.
     pub offset: u64,

@@ -29,7 +29,7 @@ pub struct Proof {
 pub fn prove(plan: &Plan, catalog: &Catalog) -> Result<Proof, Errors> {
     let mut errors = Collector::default();
     let mut proof = Proof::default();
-    let mut used: IndexMap<usize, FxHashSet<(u64, Vec<(u64, u64)>)>> = IndexMap::new();
+    let mut used: IndexMap<usize, FxHashSet<Region>> = IndexMap::new();
     for target in &plan.targets {
         let regions = target.steps.iter().map(|step| match step {
             Step::Copy(copy) => {
@@ -61,8 +61,7 @@ pub fn prove(plan: &Plan, catalog: &Catalog) -> Result<Proof, Errors> {
     }
     for (source, stored) in catalog.tensors.iter().enumerate() {
         let regions = used.swap_remove(&source).unwrap_or_default();
-        let regions = regions.into_iter().map(|(offset, loops)| Region { offset, loops }).collect();
-        let regions: Vec<Region> = regions;
+        let regions: Vec<Region> = regions.into_iter().collect();
         // A stored view is proved on its own elements, counted as they lie.
         if tiles_shape(&regions, stored.dtype, &stored.shape, &stored.strides) {
             proof.sources += 1;
@@ -85,7 +84,7 @@ fn units(dtype: Dtype, elements: u64) -> u64 {
     dtype.byte_len(elements).unwrap_or(0) / unit(dtype)
 }
 
-fn normal(offset: u64, mut loops: Vec<(u64, u64)>) -> (u64, Vec<(u64, u64)>) {
+fn normal(offset: u64, mut loops: Vec<(u64, u64)>) -> Region {
     loops.sort_by_key(|(_, step)| std::cmp::Reverse(*step));
     let mut joined: Vec<(u64, u64)> = Vec::with_capacity(loops.len());
     for (count, step) in loops {
@@ -96,7 +95,7 @@ fn normal(offset: u64, mut loops: Vec<(u64, u64)>) -> (u64, Vec<(u64, u64)>) {
             _ => joined.push((count, step)),
         }
     }
-    (offset, joined)
+    Region { offset, loops: joined }
 }
 
 fn tiles_shape(regions: &[Region], dtype: Dtype, shape: &[u64], strides: &[u64]) -> bool {
@@ -249,10 +248,7 @@ mod tests {
         ) {
             let regions: Vec<Region> = parts
                 .into_iter()
-                .map(|(offset, loops)| {
-                    let (offset, loops) = normal(offset, loops);
-                    Region { offset, loops }
-                })
+                .map(|(offset, loops)| normal(offset, loops))
                 .collect();
             let mut places = Vec::new();
             for region in &regions {

@@ -1,129 +1,54 @@
-//! Read-back: every element of both checkpoints, compared through the naive reading of the expressions.
+//! The comparison seen from one side: each of its tensors against whatever holds its elements on the other.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxHashMap;
 
-use super::compare::{Agreement, Bytes, Offsets, Outcome, Scratch, Stored, compare};
-use super::naive::Reader as Naive;
-use super::tables::{Class, Ids, ParamTable, Tables};
-use crate::bind::{AxisSizes, Bound, Reading};
+use super::Difference;
+use crate::bind::{AxisSizes, Reading};
 use crate::catalog::{Catalog, TensorMeta};
 use crate::diag::{Diagnostic, Errors};
-use crate::exec::Progress;
 use crate::format::Reader;
-use crate::mapping::select::Selection;
-
-/// A tensor that is not what it should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
-    /// What is wrong, one clause.
-    pub what: String,
-    /// The tensor in the target, if it concerns one.
-    pub target: Option<String>,
-    /// The tensor in the source, if it concerns one.
-    pub source: Option<String>,
-    /// The index in the target tensor.
-    pub target_index: Vec<u64>,
-    /// The index in the source tensor.
-    pub source_index: Vec<u64>,
-    /// The parameter.
-    pub param: Option<String>,
-    /// The differing elements.
-    pub count: u64,
-    /// The bits in the target and in the source.
-    pub bits: Option<(u64, u64)>,
-}
-
-impl Difference {
-    fn new(what: impl Into<String>) -> Difference {
-        Difference {
-            what: what.into(),
-            target: None,
-            source: None,
-            target_index: Vec::new(),
-            source_index: Vec::new(),
-            param: None,
-            count: 0,
-            bits: None,
-        }
-    }
-}
-
-impl Difference {
-    fn diagnostic(&self) -> Diagnostic {
-        let of = self.param.as_ref().map_or(String::new(), |param| format!(" of `{param}`"));
-        let count = if self.count > 0 { format!(" ({} elements)", self.count) } else { String::new() };
-        let mut error = Diagnostic::error("verify/differs", format!("{}{of}{count}", self.what));
-        error.tensors = self.target.iter().chain(&self.source).cloned().collect();
-        if let Some((target, source)) = self.bits {
-            let place = |key: &Option<String>, index: &[u64]| match key {
-                Some(key) => format!("`{key}` {index:?}"),
-                None => "zero".to_owned(),
-            };
-            error = error
-                .expected(format!("{source:#x}, as at {}", place(&self.source, &self.source_index)))
-                .found(format!("{target:#x} at {}", place(&self.target, &self.target_index)));
-        }
-        error
-    }
-}
-
-/// What was compared, and what differs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReadBack {
-    /// Target tensors compared.
-    pub tensors: u64,
-    /// Elements compared.
-    pub elements: u64,
-    /// Everything that differs, in order of the target's names.
-    pub differences: Vec<Difference>,
-}
-
-impl ReadBack {
-    /// Returns whether nothing differs.
-    pub fn agrees(&self) -> bool {
-        self.differences.is_empty()
-    }
-
-    /// Returns the differences as errors of code `verify/differs`.
-    pub fn diagnostics(&self) -> Vec<Diagnostic> {
-        self.differences.iter().map(Difference::diagnostic).collect()
-    }
-}
+use crate::mapping::key::Captures;
+use crate::progress::Progress;
+use crate::verify::compare::{Agreement, Bytes, Offsets, Outcome, Scratch, Stored, compare};
+use crate::verify::naive::{Found, Reader as Naive, Sizes};
+use crate::verify::tables::{Class, Ids, ParamTable, Tables, outer_sizes};
 
 /// One tensor that a rule holds.
-struct Tensor<'a> {
+pub(super) struct Tensor<'a> {
     /// In its side's catalog.
-    index: usize,
-    reading: &'a Reading,
-    affine: (f64, f64),
-    sizes: Vec<(String, Arc<AxisSizes>)>,
+    pub(super) index: usize,
+    pub(super) reading: &'a Reading,
+    pub(super) affine: (f64, f64),
+    pub(super) sizes: Vec<(String, Arc<AxisSizes>)>,
     /// Parameters that are there; a rule's others are zeros.
-    present: Vec<String>,
+    pub(super) present: Vec<String>,
 }
 
 /// One side of the comparison.
-struct Side<'a> {
-    naive: Naive<'a>,
-    reader: &'a dyn Reader,
-    tensors: Vec<Tensor<'a>>,
-    by_name: FxHashMap<(usize, Vec<(String, Vec<String>)>, Vec<(String, u64)>), usize>,
+pub(super) struct Side<'a> {
+    pub(super) naive: Naive<'a>,
+    pub(super) reader: &'a dyn Reader,
+    pub(super) tensors: Vec<Tensor<'a>>,
+    pub(super) by_name: FxHashMap<(usize, Captures), usize>,
 }
 
 impl Side<'_> {
-    fn catalog(&self) -> &Catalog {
+    pub(super) fn catalog(&self) -> &Catalog {
         self.reader.catalog()
     }
 }
 
+/// A label, as [`Found::label`] has it, and the indices of an axis under it.
+type Labelled = (Option<Option<String>>, Vec<u64>);
+
 /// A tensor's bytes in its file.
-struct FileBytes<'a> {
-    reader: &'a dyn Reader,
-    file: usize,
+pub(super) struct FileBytes<'a> {
+    pub(super) reader: &'a dyn Reader,
+    pub(super) file: usize,
 }
 
 impl Bytes for FileBytes<'_> {
@@ -131,131 +56,40 @@ impl Bytes for FileBytes<'_> {
         self.reader.read_exact_at(self.file, offset, buffer)
     }
 }
-
-/// Compares a converted checkpoint with its source.
-///
-/// # Errors
-/// Returns what the system refuses, and cancellation. What differs is no error but part of the result.
-pub fn read_back(
-    selection: &Selection,
-    bound: &Bound,
-    source: &dyn Reader,
-    target: &dyn Reader,
-    threads: usize,
-    progress: &dyn Progress,
-) -> Result<ReadBack, Errors> {
-    let mut result = ReadBack::default();
-    let names = |sizes: &[(usize, Arc<AxisSizes>)]| -> Vec<(String, Arc<AxisSizes>)> {
-        sizes.iter().map(|(param, sizes)| (bound.params[*param].clone(), Arc::clone(sizes))).collect()
-    };
-    let present = |instances: &[(usize, usize)]| -> Vec<String> {
-        instances.iter().map(|(param, _)| bound.params[*param].clone()).collect()
-    };
-    let sources = bound.sources.iter().map(|tensor| Tensor {
-        index: tensor.tensor,
-        reading: &tensor.reading,
-        affine: tensor.affine,
-        sizes: names(&tensor.reading.sizes),
-        present: present(&tensor.instances),
-    });
-    let mut targets = Vec::with_capacity(bound.targets.len());
-    let mut expected: BTreeSet<&str> = BTreeSet::new();
-    for tensor in &bound.targets {
-        expected.insert(&tensor.key);
-        let Some(index) = target.catalog().find(&tensor.key) else {
-            let target = Some(tensor.key.clone());
-            result.differences.push(Difference { target, ..Difference::new("the target lacks this tensor") });
-            continue;
-        };
-        let stored = &target.catalog().tensors[index];
-        if stored.shape != tensor.shape || stored.dtype != tensor.dtype {
-            let what = format!(
-                "expected {} {:?}, found {} {:?}",
-                tensor.dtype, tensor.shape, stored.dtype, stored.shape
-            );
-            result.differences.push(Difference { target: Some(tensor.key.clone()), ..Difference::new(what) });
-            continue;
-        }
-        targets.push(Tensor {
-            index,
-            reading: &tensor.reading,
-            affine: tensor.affine,
-            sizes: names(&tensor.reading.sizes),
-            present: present(&tensor.instances),
-        });
-    }
-    expected.extend(bound.kept.iter().map(|(_, key)| key.as_str()));
-    for stored in &target.catalog().tensors {
-        if !expected.contains(stored.key.as_str()) {
-            let target = Some(stored.key.clone());
-            result
-                .differences
-                .push(Difference { target, ..Difference::new("nothing in the source gives this tensor") });
-        }
-    }
-    let mapping = selection.mapping();
-    let near = side(Naive { mapping, layout: selection.target() }, target, targets);
-    let far = side(Naive { mapping, layout: selection.source() }, source, sources.collect());
-    let forward = Direction { near: &near, far: &far, from_target: true };
-    let (outcomes, visited) = forward.run(threads, progress)?;
-    for outcome in outcomes {
-        result.tensors += 1;
-        result.elements += outcome.elements;
-        result.differences.extend(outcome.differences);
-    }
-    // Source elements that the target did not ask for: ties, repeats, padding, or a loss. Read from the source's side.
-    let unasked: Vec<usize> = (0..far.tensors.len())
-        .filter(|at| {
-            let asked = visited.get(&far.tensors[*at].index).copied().unwrap_or(0);
-            asked != far.catalog().tensors[far.tensors[*at].index].elements()
-        })
-        .collect();
-    let back = Direction { near: &far, far: &near, from_target: false };
-    let mut tables = Tables::new(far.naive, near.naive);
-    let mut scratch = Scratch::default();
-    for at in unasked {
-        let outcome = back.tensor(at, &mut tables, &mut scratch, &mut FxHashMap::default())?;
-        result.elements += outcome.elements;
-        result.differences.extend(outcome.differences);
-    }
-    kept(bound, source, target, &mut result, progress)?;
-    result.differences.sort_by(|a, b| (&a.target, &a.source).cmp(&(&b.target, &b.source)));
-    Ok(result)
-}
-
-fn side<'a>(naive: Naive<'a>, reader: &'a dyn Reader, tensors: Vec<Tensor<'a>>) -> Side<'a> {
+pub(super) fn side<'a>(naive: Naive<'a>, reader: &'a dyn Reader, tensors: Vec<Tensor<'a>>) -> Side<'a> {
     let by_name = tensors
         .iter()
         .enumerate()
-        .map(|(at, tensor)| {
-            let captures = &tensor.reading.captures;
-            ((tensor.reading.rule, captures.paths.clone(), captures.indices.clone()), at)
-        })
+        .map(|(at, tensor)| ((tensor.reading.rule, tensor.reading.captures.clone()), at))
         .collect();
     Side { naive, reader, tensors, by_name }
 }
 
 /// What one tensor gave.
 #[derive(Default)]
-struct TensorOutcome {
-    elements: u64,
-    differences: Vec<Difference>,
+pub(super) struct TensorOutcome {
+    pub(super) elements: u64,
+    pub(super) differences: Vec<Difference>,
 }
 
 /// Elements of the far side that were compared, by tensor.
-type Visited = FxHashMap<usize, u64>;
+pub(super) type Visited = FxHashMap<usize, u64>;
 
 /// The comparison seen from one side.
-struct Direction<'a> {
-    near: &'a Side<'a>,
-    far: &'a Side<'a>,
+pub(super) struct Direction<'a> {
+    pub(super) near: &'a Side<'a>,
+    pub(super) far: &'a Side<'a>,
     /// Whether the near side is the target.
-    from_target: bool,
+    pub(super) from_target: bool,
 }
 
 impl<'a> Direction<'a> {
     /// Compares all tensors of the near side, in parallel; the result is in their order.
-    fn run(&self, threads: usize, progress: &dyn Progress) -> Result<(Vec<TensorOutcome>, Visited), Errors> {
+    pub(super) fn run(
+        &self,
+        threads: usize,
+        progress: &dyn Progress,
+    ) -> Result<(Vec<TensorOutcome>, Visited), Errors> {
         let next = AtomicUsize::new(0);
         let results: Mutex<Vec<(usize, TensorOutcome)>> = Mutex::new(Vec::new());
         let visited: Mutex<Visited> = Mutex::new(Visited::default());
@@ -301,7 +135,7 @@ impl<'a> Direction<'a> {
     }
 
     /// Compares one tensor of the near side with whatever holds its elements on the far side.
-    fn tensor(
+    pub(super) fn tensor(
         &self,
         at: usize,
         tables: &mut Tables<'a>,
@@ -384,7 +218,8 @@ impl<'a> Direction<'a> {
             axes.iter().map(|axis| ((*axis).to_owned(), captures.index(axis).unwrap_or(0))).collect();
         indices.sort();
         let find = |indices: &[(String, u64)]| {
-            self.far.by_name.get(&(far_rule, captures.paths.clone(), indices.to_vec())).copied()
+            let captures = Captures { paths: captures.paths.clone(), indices: indices.to_vec() };
+            self.far.by_name.get(&(far_rule, captures)).copied()
         };
         find(&indices).or_else(|| {
             // A name's index may be beyond the other side's (heads against groups): the first will do.
@@ -410,7 +245,8 @@ impl<'a> Direction<'a> {
             })
             .collect();
         indices.sort();
-        self.far.by_name.get(&(far_rule, tensor.reading.captures.paths.clone(), indices)).copied()
+        let captures = Captures { paths: tensor.reading.captures.paths.clone(), indices };
+        self.far.by_name.get(&(far_rule, captures)).copied()
     }
 
     /// Compares the elements that one choice of classes gives.
@@ -510,18 +346,18 @@ impl<'a> Direction<'a> {
         let rule = &self.near.naive.layout.rules[tensor.reading.rule];
         let sizes = Ids { all: &tensor.sizes, far: &[] };
         let of = |name: &str| sizes.sizes(name);
-        let reading = super::naive::Sizes { outer: sizes.outer(), of: &of };
-        let current = super::tables::outer_sizes(rule.expr.label.as_ref(), &sizes);
+        let reading = Sizes { outer: sizes.outer(), of: &of };
+        let current = outer_sizes(rule.expr.label.as_ref(), &sizes);
         let held = |param: &str| {
             tensor.present.iter().any(|other| other == param)
                 && self.far.naive.layout.rules.iter().any(|rule| rule.expr.params().contains(&param))
         };
         // Per axis: the indices by label.
-        let mut axes: Vec<Vec<(Option<Option<String>>, Vec<u64>)>> = Vec::new();
+        let mut axes: Vec<Vec<Labelled>> = Vec::new();
         for dim in &rule.expr.dims {
-            let mut groups: Vec<(Option<Option<String>>, Vec<u64>)> = Vec::new();
+            let mut groups: Vec<Labelled> = Vec::new();
             for index in 0..reading.length(dim, current).unwrap_or(0) {
-                let mut found = super::naive::Found::default();
+                let mut found = Found::default();
                 let Some(()) = reading.decode(dim, index, current, &mut found) else { continue };
                 match groups.iter_mut().find(|(label, _)| *label == found.label) {
                     Some((_, indices)) => indices.push(index),
@@ -533,7 +369,7 @@ impl<'a> Direction<'a> {
         let whole = rule.expr.label.as_ref().map(|label| label.param.clone());
         let mut picks = vec![0; axes.len()];
         loop {
-            let chosen: Vec<&(Option<Option<String>>, Vec<u64>)> =
+            let chosen: Vec<&Labelled> =
                 picks.iter().zip(&axes).filter_map(|(pick, groups)| groups.get(*pick)).collect();
             if chosen.len() < axes.len() {
                 return Ok(());
@@ -604,84 +440,7 @@ fn advance(table: &ParamTable, picks: &mut [usize]) -> bool {
     picks[at + 1..].fill(0);
     true
 }
-
-/// Tensors that pass through must have the same bytes.
-fn kept(
-    bound: &Bound,
-    source: &dyn Reader,
-    target: &dyn Reader,
-    result: &mut ReadBack,
-    progress: &dyn Progress,
-) -> Result<(), Errors> {
-    const CHUNK: u64 = 1 << 20;
-    let (mut a, mut b) = (Vec::new(), Vec::new());
-    for (tensor, key) in &bound.kept {
-        let from = &source.catalog().tensors[*tensor];
-        let here =
-            Difference { target: Some(key.clone()), source: Some(from.key.clone()), ..Difference::new("") };
-        let Some(to) = target.catalog().find(key).map(|index| &target.catalog().tensors[index]) else {
-            result.differences.push(Difference { what: "the target lacks this tensor".into(), ..here });
-            continue;
-        };
-        result.tensors += 1;
-        if to.shape != from.shape || to.dtype != from.dtype {
-            // A cast was asked for; its values are compared by the caller's tolerance below.
-            if to.shape != from.shape || super::compare::value(0, to.dtype).is_none() {
-                let what =
-                    format!("expected {} {:?}, found {} {:?}", from.dtype, from.shape, to.dtype, to.shape);
-                result.differences.push(Difference { what, ..here });
-                continue;
-            }
-            let near = FileBytes { reader: target, file: to.file };
-            let far = FileBytes { reader: source, file: from.file };
-            let near = Stored { bytes: &near, start: to.offset, dtype: to.dtype };
-            let far = Stored { bytes: &far, start: from.offset, dtype: from.dtype };
-            let agreement = Agreement::Value { scale: 1.0, offset: 0.0 };
-            let (mut found, mut scratch) = (Outcome::default(), Scratch::default());
-            for start in (0..from.elements()).step_by(CHUNK as usize) {
-                let dims =
-                    [(start..from.elements().min(start + CHUNK)).map(|at| (at, at)).collect::<Offsets>()];
-                let part = compare(near, far, &dims, agreement, &mut scratch);
-                found.add(part.map_err(|error| Errors::from(system(&error, &from.key)))?);
-            }
-            result.elements += found.elements;
-            if found.differing > 0 {
-                result.differences.push(Difference {
-                    what: "elements differ".into(),
-                    count: found.differing,
-                    ..here
-                });
-            }
-            continue;
-        }
-        let total = from.bytes();
-        let mut done = 0;
-        while done < total {
-            if progress.cancelled() {
-                return Err(Diagnostic::error("exec/cancelled", "stopped while verifying").into());
-            }
-            let length = CHUNK.min(total - done) as usize;
-            a.resize(length, 0);
-            b.resize(length, 0);
-            source
-                .read_exact_at(from.file, from.offset + done, &mut a)
-                .and_then(|()| target.read_exact_at(to.file, to.offset + done, &mut b))
-                .map_err(|error| Errors::from(system(&error, &from.key)))?;
-            if a != b {
-                let count = a.iter().zip(&b).filter(|(a, b)| a != b).count() as u64;
-                let what = "bytes of a tensor that passes through differ".into();
-                result.differences.push(Difference { what, count, ..here.clone() });
-                break;
-            }
-            done += length as u64;
-        }
-        progress.advance(total);
-        result.elements += from.elements();
-    }
-    Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // A thread that panicked ends the scope with its panic; the value is not used then.
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -700,7 +459,7 @@ fn index_of(tensor: &TensorMeta, offset: u64) -> Vec<u64> {
         .collect()
 }
 
-fn system(error: &io::Error, key: &str) -> Diagnostic {
+pub(super) fn system(error: &io::Error, key: &str) -> Diagnostic {
     Diagnostic::error("verify/read", format!("cannot read back: {error}")).tensor(key)
 }
 

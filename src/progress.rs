@@ -1,0 +1,10 @@
+//! Who watches long work, and may stop it.
+
+/// Who watches long work.
+pub trait Progress: Sync {
+    /// Takes note that so many more bytes are done.
+    fn advance(&self, bytes: u64);
+
+    /// Returns whether to stop; asked before each piece of work.
+    fn cancelled(&self) -> bool;
+}
