@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use qkvconv::convert::{Conversion, ConvertOptions};
+use qkvconv::convert::{Conversion, ConvertOptions, Verify};
 use qkvconv::diag::Errors;
+use qkvconv::exec::Limits;
 use qkvconv::exec::publish::{Destination, PublishOptions};
-use qkvconv::exec::{Limits, Progress};
 use qkvconv::mapping::select::select;
+use qkvconv::progress::Progress;
 use qkvconv::span::Source;
 use serde_json::{Value, json};
 
@@ -252,8 +253,8 @@ pub(crate) fn convert(
     let conversion = Conversion::prepare(&selection, source, options)?;
     let limits = Limits { threads: 1, ..Limits::default() };
     let publish = PublishOptions { force: true, sync: false };
-    conversion.run(&Destination::resolve(destination), publish, &limits, &Nobody)?;
-    Ok(())
+    let destination = Destination::resolve(destination);
+    conversion.run(&destination, publish, Verify::Readback, &limits, &Nobody)?.verdict()
 }
 
 /// Nobody watches.
