@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
+use rustc_hash::FxHashMap;
 
 use super::keys::holds;
 use super::lower::LowerError;
@@ -11,7 +12,6 @@ use super::pair::{AxisId, ParamId, Side};
 use super::sizes::{Contradiction, Equation, Origin, Polynomial, Side as Equal, Solver, Var};
 use super::unknowns::{Fact, Unknowns};
 use super::{Binding, Size};
-use crate::catalog::TensorMeta;
 use crate::diag::{Collector, Diagnostic, nearest_key};
 use crate::mapping::Layout;
 use crate::mapping::key::Captures;
@@ -113,7 +113,11 @@ fn name_of(
         captures.indices.push((axis.to_owned(), index));
     }
     captures.indices.sort();
-    template.print(&captures).map_or_else(|_| template.to_string(), |(_, key)| key)
+    match template.print(&captures) {
+        Ok((Some(file), key)) => format!("{file}::{key}"),
+        Ok((None, key)) => key,
+        Err(_) => template.to_string(),
+    }
 }
 
 /// A parameter is missing in a module that has others.
@@ -201,12 +205,9 @@ fn at_origin(
         _ => return error,
     };
     error = error.tensor(&binding.catalog.tensors[tensor].key);
-    match rule {
-        Some(rule) if error.rule.is_none() => {
-            error.rule(&binding.pair.layout(Side::Source).rules[rule].expr.span)
-        }
-        _ => error,
-    }
+    let Some(rule) = rule else { return error };
+    let span = &binding.pair.layout(Side::Source).rules[rule].expr.span;
+    if error.rule.is_none() { error.rule(span) } else { error.related(span, "and here") }
 }
 
 fn equation(
@@ -317,6 +318,8 @@ fn list(values: &[u64]) -> String {
 pub(super) struct Open {
     /// Per axis: an unknown, and for each tensor its key and the rule's place.
     axes: IndexMap<AxisId, (Var, Vec<(String, Span)>)>,
+    /// Per open axis: the unknown that is asked for instead.
+    told: FxHashMap<AxisId, Var>,
     overflows: Vec<(String, Span)>,
 }
 
@@ -333,7 +336,9 @@ impl Open {
         let place = (tensor.to_owned(), binding.pair.layout(side).rules[rule].expr.span.clone());
         match error {
             LowerError::Open(var) => {
-                let var = told_by_config(binding, unknowns, var);
+                // What tells an axis in one module tells it in all.
+                let axis = unknowns.axes[var.0 as usize].0;
+                let var = *self.told.entry(axis).or_insert_with(|| told_by_config(binding, unknowns, var));
                 let axis = unknowns.axes[var.0 as usize].0;
                 self.axes.entry(axis).or_insert((var, Vec::new())).1.push(place);
             }
@@ -353,11 +358,9 @@ impl Open {
                 .find(|about| !about.is_empty());
             let keys =
                 binding.pair.layout(Side::Source).config.get(name).map(|entry| entry.keys.join("` or `"));
-            let limit = places.iter().filter_map(|(key, _)| {
-                let tensor: &TensorMeta = &binding.catalog.tensors[binding.catalog.find(key)?];
-                tensor.shape.iter().max().copied()
-            });
-            let candidates = unknowns.solver.candidates(var, limit.max().unwrap_or(0).min(4096));
+            let held = binding.held.iter().map(|held| &binding.catalog.tensors[held.tensor]);
+            let limit = held.flat_map(|tensor| tensor.shape.iter().copied()).max().unwrap_or(0);
+            let candidates = unknowns.solver.candidates(var, limit.min(4096));
             let mut error = Diagnostic::error("bind/open-size", format!("the size of `{name}` is open"))
                 .file(&binding.catalog.path)
                 .rule(&places[0].1)

@@ -69,13 +69,19 @@ pub(crate) fn sort_out(
             keys.dropped.push(Dropped { tensor, reason: DropReason::NotOnly, rule: None });
             continue;
         }
-        let file = catalog.files[stored.file].file_name().unwrap_or_default().to_string_lossy();
-        let mut found =
-            layout.rules.iter().enumerate().filter(|(rule, _)| active[*rule]).filter_map(|(rule, held)| {
-                held.template.matches(&file, name).map(|captures| (rule, captures))
-            });
+        // A tensor of a set of files goes by `FILE::KEY`.
+        let (file, key) = match name.split_once("::").filter(|_| layout.is_file_set()) {
+            Some(both) => both,
+            None => ("", name.as_str()),
+        };
+        let mut found = layout
+            .rules
+            .iter()
+            .enumerate()
+            .filter(|(rule, _)| active[*rule])
+            .filter_map(|(rule, held)| held.template.matches(file, key).map(|captures| (rule, captures)));
         let Some((rule, captures)) = found.next() else {
-            match layout.ignore.iter().find(|template| template.matches(&file, name).is_some()) {
+            match layout.ignore.iter().find(|template| template.matches(file, key).is_some()) {
                 Some(ignored) => {
                     let rule = Some(ignored.span.clone());
                     keys.dropped.push(Dropped { tensor, reason: DropReason::Ignored, rule });
@@ -192,26 +198,29 @@ fn nothing_matched(
         let gone: Vec<usize> = keys.dropped.iter().map(|dropped| dropped.tensor).collect();
         names.iter().enumerate().filter(|(tensor, _)| !gone.contains(tensor)).map(|(_, name)| name).collect()
     };
-    let best = mapping
-        .layouts
-        .values()
-        .filter(|other| other.name != layout.name)
-        .map(|other| {
-            let hits = taken.iter().filter(|name| {
-                other
-                    .rules
-                    .iter()
-                    .any(|rule| rule.template.file.is_none() && rule.template.matches("", name).is_some())
-            });
-            (hits.count(), other)
-        })
-        .max_by_key(|(hits, _)| *hits)
-        .filter(|(hits, _)| *hits > 0);
+    let counted = mapping.layouts.values().filter(|other| other.name != layout.name).map(|other| {
+        let hits = taken.iter().filter(|name| {
+            other
+                .rules
+                .iter()
+                .any(|rule| rule.template.file.is_none() && rule.template.matches("", name).is_some())
+        });
+        (hits.count(), other.name.as_str())
+    });
+    let mut best: Option<(usize, Vec<&str>)> = None;
+    for (hits, name) in counted.filter(|(hits, _)| *hits > 0) {
+        match &mut best {
+            Some((most, names)) if *most == hits => names.push(name),
+            Some((most, _)) if *most > hits => {}
+            _ => best = Some((hits, vec![name])),
+        }
+    }
     if total == 0 {
         error = error.help("the checkpoint is empty; nothing can be converted");
-    } else if let Some((hits, other)) = best {
-        error = error
-            .help(format!("the layout `{}` matches {hits} of them: try --from {}", other.name, other.name));
+    } else if let Some((hits, names)) = best {
+        let names: Vec<String> = names.iter().map(|name| format!("--from {name}")).collect();
+        error =
+            error.help(format!("{hits} of them have names of another layout: try {}", names.join(" or ")));
     } else if let Some((name, template)) = nearest_pair(layout, &taken) {
         error = error.found(format!("the nearest is `{name}`")).help(format!(
             "it should look like `{template}`; --strip-prefix removes a prefix, `qkvconv mapping list` shows the layouts"

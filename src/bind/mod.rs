@@ -3,6 +3,7 @@
 //! [`bind`] returns all blocks of all source and target tensors on common coordinates, or every error that there is.
 
 mod explain;
+mod fits;
 mod gaps;
 mod given;
 mod keys;

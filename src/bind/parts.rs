@@ -93,8 +93,26 @@ impl Binding<'_> {
         let mut kept = Vec::with_capacity(self.keys.kept.len());
         let mut names: FxHashMap<String, usize> = FxHashMap::default();
         for (tensor, name) in &self.keys.kept {
-            let key = format!("{}{name}", self.options.add_prefix);
             let stored = &self.catalog.tensors[*tensor];
+            let sets = (self.pair.source.is_file_set(), self.pair.target.is_file_set());
+            let key = match (name.split_once("::").filter(|_| sets.0), sets.1) {
+                (Some((file, key)), true) => format!("{file}::{}{key}", self.options.add_prefix),
+                (Some((_, key)), false) => format!("{}{key}", self.options.add_prefix),
+                (None, false) => format!("{}{name}", self.options.add_prefix),
+                (None, true) => {
+                    errors.push(
+                        Diagnostic::error(
+                            "bind/no-file",
+                            "nothing says in which file of the set this tensor belongs",
+                        )
+                        .file(&self.catalog.path)
+                        .tensor(&stored.key)
+                        .rule(&self.pair.target.span)
+                        .help("add a rule for it, or leave it out with --drop"),
+                    );
+                    continue;
+                }
+            };
             let collision = |other: &str| {
                 Diagnostic::error("bind/collision", "two source tensors would have one name in the output")
                     .file(&self.catalog.path)

@@ -55,10 +55,10 @@ pub(crate) enum Contradiction {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Solver {
     parents: Vec<u32>,
-    values: Vec<Option<(u64, Origin)>>,
+    pub(super) values: Vec<Option<(u64, Origin)>>,
     /// Products of several unknowns; the keys are sorted roots (see [`Solver::refresh`]).
-    products: FxHashMap<Vec<Var>, (u64, Origin)>,
-    equations: Vec<Equation>,
+    pub(super) products: FxHashMap<Vec<Var>, (u64, Origin)>,
+    pub(super) equations: Vec<Equation>,
     /// Equations seen, so that a thousand equal shapes cost as much as one.
     seen: FxHashSet<(Polynomial, Side)>,
     pub(crate) contradictions: Vec<Contradiction>,
@@ -137,37 +137,6 @@ impl Solver {
     /// Returns an unknown that keeps the product from being known.
     pub(crate) fn open(&self, vars: &[Var]) -> Option<Var> {
         vars.iter().map(|&var| self.root(var)).find(|&var| self.value(var).is_none())
-    }
-
-    /// Returns the open unknowns that stand with that one in what is known, and with these, and so on.
-    pub(crate) fn related(&self, var: Var) -> BTreeSet<Var> {
-        let mut groups: Vec<BTreeSet<Var>> = self.products.keys().map(|vars| self.roots(vars)).collect();
-        for equation in &self.equations {
-            let vars = equation.polynomial.iter().flat_map(|monomial| &monomial.vars);
-            let side = match &equation.side {
-                Side::Var(var) => Some(var),
-                Side::Number(_) => None,
-            };
-            groups.push(self.roots(vars.chain(side)));
-        }
-        let mut related = BTreeSet::from([self.root(var)]);
-        loop {
-            let before = related.len();
-            groups.retain(|group| {
-                let meets = !group.is_disjoint(&related);
-                if meets {
-                    related.extend(group);
-                }
-                !meets
-            });
-            if related.len() == before {
-                return related;
-            }
-        }
-    }
-
-    fn roots<'v>(&self, vars: impl IntoIterator<Item = &'v Var>) -> BTreeSet<Var> {
-        vars.into_iter().map(|&var| self.root(var)).filter(|&var| self.value(var).is_none()).collect()
     }
 
     /// Factors the products that are known as a whole in some way that contradicts nothing; where there is none, they
@@ -387,18 +356,6 @@ impl Solver {
             number: number.unwrap_or(u64::MAX),
         });
         Step::Done
-    }
-
-    /// Returns the sizes from 1 to `limit` of that unknown which contradict nothing.
-    pub(crate) fn candidates(&self, var: Var, limit: u64) -> Vec<u64> {
-        let fits = |value: &u64| {
-            let mut trial = self.clone();
-            trial.contradictions.clear();
-            trial.set(var, *value, 0);
-            trial.solve();
-            trial.contradictions.is_empty()
-        };
-        (1..=limit).filter(fits).collect()
     }
 }
 

@@ -414,14 +414,17 @@ impl Binding<'_> {
         let captures = self.captures(group.module, indices);
         match rule.template.print(&captures) {
             Ok((None, key)) => Some(format!("{}{key}", self.options.add_prefix)),
-            Ok((Some(_), _)) => {
+            Ok((Some(file), key)) if is_file_name(&file) => {
+                Some(format!("{file}::{}{key}", self.options.add_prefix))
+            }
+            Ok((Some(file), _)) => {
                 errors.push(
                     Diagnostic::error(
-                        "bind/file-template",
-                        "a set of files named by a template cannot be written",
+                        "bind/file-name",
+                        format!("`{file}` cannot be the name of an output file"),
                     )
                     .rule(&rule.template.span)
-                    .help("convert to a layout of one file"),
+                    .expected("a plain name that ends in `.safetensors`"),
                 );
                 None
             }
@@ -443,4 +446,9 @@ impl Binding<'_> {
 /// Returns the indices of those axes alone.
 fn with_axes(values: &[(AxisId, u64)], axes: &[AxisId]) -> Vec<(AxisId, u64)> {
     values.iter().filter(|(axis, _)| axes.contains(axis)).copied().collect()
+}
+
+/// Returns whether an output file may have that name: it must stay in its folder.
+fn is_file_name(name: &str) -> bool {
+    name.ends_with(".safetensors") && !name.starts_with('.') && !name.contains(['/', '\\', ':', '\0'])
 }

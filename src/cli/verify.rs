@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::time::Instant;
 
-use qkvconv::convert::{Conversion, Verify};
+use qkvconv::convert::{Conversion, Verify, open_as};
 use qkvconv::diag::Errors;
-use qkvconv::format::open;
 use qkvconv::report::Outcome;
 
 use super::convert::{limits, resolve, say_checked, select_layouts, write_report};
@@ -27,7 +26,7 @@ fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Resu
     let selection = select_layouts(&args.layouts)?;
     let options = resolve(&args.layouts, source)?;
     let conversion = Conversion::prepare(&selection, source, &options)?;
-    let target = open(destination, &options.open)?;
+    let target = open_as(selection.target(), destination, &options.open)?;
     ui.warn(&conversion.warnings);
     catch_interrupts();
     let bar = Bar::new(conversion.bytes(), ui.shows_progress());

@@ -10,13 +10,16 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use indexmap::IndexMap;
+
 use crate::bind::{BindOptions, Bound, bind};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::exec::publish::{Destination, PublishOptions, Staging};
 use crate::exec::{ExecStats, Limits, ReadAt, execute};
-use crate::format::safetensors::write::{OutputLayout, OutputTensor, lay_out};
-use crate::format::{OpenOptions, Reader, open, open_files};
+use crate::format::safetensors::write::{OutputFile, OutputLayout, OutputTensor, Placement, lay_out};
+use crate::format::{OpenOptions, Reader, files_of, open, open_files, open_set};
 use crate::identity::Identity;
+use crate::mapping::Layout;
 use crate::mapping::select::Selection;
 use crate::plan::prove::Proof;
 use crate::plan::{Plan, build, prove};
@@ -133,7 +136,7 @@ impl<'a> Conversion<'a> {
         source: &Path,
         options: &ConvertOptions,
     ) -> Result<Conversion<'a>, Errors> {
-        let reader = open(source, &options.open)?;
+        let reader = open_as(selection.source(), source, &options.open)?;
         let mapping = selection.mapping();
         let catalog = reader.catalog();
         let mut bind_options = options.bind.clone();
@@ -155,9 +158,22 @@ impl<'a> Conversion<'a> {
             .iter()
             .map(|target| OutputTensor { key: &target.key, dtype: target.dtype, shape: &target.shape })
             .collect();
-        let layout = lay_out(&tensors, &metadata, options.max_shard_size)?;
+        let layout = if selection.target().is_file_set() {
+            lay_out_set(&tensors, &metadata)?
+        } else {
+            lay_out(&tensors, &metadata, options.max_shard_size)?
+        };
         let warnings = catalog.warnings.iter().chain(&bound.warnings).cloned().collect();
         Ok(Conversion { selection, reader, bound, plan, proof, layout, warnings })
+    }
+
+    /// Opens the output under its temporary names.
+    fn reopen(&self, destination: &Destination, files: Vec<PathBuf>) -> Result<Box<dyn Reader>, Errors> {
+        if self.selection.target().is_file_set() {
+            let names = self.layout.files.iter().map(|file| file.name.clone());
+            return open_set(destination.path(), &names.zip(files).collect::<Vec<_>>());
+        }
+        open_files(destination.path(), &files)
     }
 
     /// Returns the bytes of all target tensors.
@@ -197,7 +213,7 @@ impl<'a> Conversion<'a> {
         let checked = match verify {
             Verify::None => None,
             how => {
-                let written = open_files(destination.path(), &staging.temporary_paths())?;
+                let written = self.reopen(destination, staging.temporary_paths())?;
                 Some(self.check(written.as_ref(), how, limits, progress)?)
             }
         };
@@ -233,6 +249,41 @@ impl Conversion<'_> {
         };
         Ok(Checked { read_back, attention })
     }
+}
+
+/// Opens a checkpoint as a layout stores it: a set of files whose names count, or any other.
+///
+/// # Errors
+/// Returns everything that is wrong with the headers.
+pub fn open_as(layout: &Layout, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
+    if layout.is_file_set() && path.is_dir() {
+        return open_set(path, &files_of(path, options)?);
+    }
+    open(path, options)
+}
+
+/// Lays out a set of files: of a tensor `FILE::KEY`, `KEY` in the file `FILE`.
+fn lay_out_set(
+    tensors: &[OutputTensor<'_>],
+    metadata: &BTreeMap<String, String>,
+) -> Result<OutputLayout, Errors> {
+    let mut files: IndexMap<&str, Vec<(usize, OutputTensor<'_>)>> = IndexMap::new();
+    for (at, tensor) in tensors.iter().enumerate() {
+        let (file, key) = tensor.key.split_once("::").unwrap_or(("model.safetensors", tensor.key));
+        files.entry(file).or_default().push((at, OutputTensor { key, ..*tensor }));
+    }
+    files.sort_unstable_keys();
+    let empty = Placement { file: 0, offset: 0 };
+    let mut all = OutputLayout { files: Vec::new(), index: None, placements: vec![empty; tensors.len()] };
+    for (number, (name, members)) in files.into_iter().enumerate() {
+        let own: Vec<OutputTensor<'_>> = members.iter().map(|(_, tensor)| *tensor).collect();
+        let part = lay_out(&own, metadata, None)?;
+        all.files.extend(part.files.into_iter().map(|file| OutputFile { name: name.to_owned(), ..file }));
+        for ((at, _), place) in members.iter().zip(part.placements) {
+            all.placements[*at] = Placement { file: number, ..place };
+        }
+    }
+    Ok(all)
 }
 
 /// The reader, as the execution sees it.

@@ -30,6 +30,23 @@ pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<Path
     Ok(path)
 }
 
+/// Returns all safetensors files of a folder, by name.
+pub(super) fn files_of(folder: &Path, options: &OpenOptions) -> Result<Vec<(String, PathBuf)>, Errors> {
+    let names = names_in(folder)?;
+    let files = ending_in(&names, ".safetensors");
+    if files.is_empty() {
+        return Err(nothing(folder, &names).into());
+    }
+    files
+        .into_iter()
+        .map(|name| {
+            let path = folder.join(name);
+            shards::check_link(folder, &path, name, options)?;
+            Ok((name.to_owned(), path))
+        })
+        .collect()
+}
+
 /// Returns the names of a folder's visible entries, sorted.
 fn names_in(folder: &Path) -> Result<Vec<String>, Errors> {
     let fail = |error| io_error(folder, "list the folder", &error);

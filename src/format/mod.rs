@@ -72,6 +72,30 @@ pub fn open_files(path: &Path, files: &[PathBuf]) -> Result<Box<dyn Reader>, Err
     Ok(Box::new(safetensors::read::assemble(path, parts, collector)?))
 }
 
+/// Opens safetensors files as a set whose names count: each is given the name that it goes by, and the key of a tensor
+/// is `NAME::KEY`, so that files may hold tensors of one name (tensor-parallel shards).
+///
+/// # Errors
+/// Returns everything that is wrong with the headers.
+pub fn open_set(path: &Path, files: &[(String, PathBuf)]) -> Result<Box<dyn Reader>, Errors> {
+    let mut collector = Collector::default();
+    let parts = files.iter().filter_map(|(name, file)| {
+        let mut part = safetensors::read::open_file(file, &mut collector)?;
+        part.header.tensors.iter_mut().for_each(|entry| entry.key = format!("{name}::{}", entry.key));
+        Some(part)
+    });
+    let parts = parts.collect();
+    Ok(Box::new(safetensors::read::assemble(path, parts, collector)?))
+}
+
+/// Returns the safetensors files of a folder with their names, for [`open_set`].
+///
+/// # Errors
+/// Returns what the system refuses, and links that leave the folder.
+pub fn files_of(folder: &Path, options: &OpenOptions) -> Result<Vec<(String, PathBuf)>, Errors> {
+    folder::files_of(folder, options)
+}
+
 /// Describes a failure of the file system; `action` completes "cannot …".
 fn io_error(path: &Path, action: &str, error: &io::Error) -> Diagnostic {
     Diagnostic::error("format/io", format!("cannot {action}: {error}")).file(path)

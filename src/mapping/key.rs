@@ -248,7 +248,16 @@ fn set_separators(pieces: &mut [Piece]) -> Result<(), String> {
 fn matches(pieces: &[Piece], text: &str, captures: Captures) -> Option<Captures> {
     let Some((piece, rest)) = pieces.split_first() else { return text.is_empty().then_some(captures) };
     match piece {
-        Piece::Literal(literal) => matches(rest, text.strip_prefix(literal.as_str())?, captures),
+        Piece::Literal(literal) => {
+            // An empty path at the end swallows the separator before it.
+            if let [Piece::Path { name, separator }] = rest
+                && literal.strip_suffix(*separator) == Some(text)
+            {
+                let mut captures = captures;
+                return captures.bind_path(name, Vec::new()).then_some(captures);
+            }
+            matches(rest, text.strip_prefix(literal.as_str())?, captures)
+        }
         Piece::Axis { name, offset, width } => {
             let digits = text.bytes().take_while(u8::is_ascii_digit).count();
             let (number, behind) = text.split_at(digits);

@@ -172,6 +172,11 @@ impl Mapping {
 }
 
 impl Layout {
+    /// Returns whether the names of files count: a rule is written `FILE::KEY`.
+    pub fn is_file_set(&self) -> bool {
+        self.rules.iter().any(|rule| rule.template.file.is_some())
+    }
+
     /// Returns whether any rule holds that parameter.
     pub fn holds(&self, param: &str) -> bool {
         self.rules.iter().any(|rule| rule.expr.params().contains(&param))

@@ -7,3 +7,4 @@ mod errors;
 mod kit;
 mod pairs;
 mod property;
+mod sets;

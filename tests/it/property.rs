@@ -1,10 +1,14 @@
 //! Mapping files made at random: what the library makes of them against a naive reading, index by index.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use qkvconv::bind::BindOptions;
 use qkvconv::convert::ConvertOptions;
+use qkvconv::mapping::key::{Captures, Template};
+use qkvconv::notation::{Text, parse_str};
+use qkvconv::span::{Source, Span};
 use serde_json::{Map, Value, json};
 
 use crate::kit::{self, Folder, Tensor, Tensors};
@@ -637,6 +641,46 @@ fn check(Stream(stream): &Stream, give_sizes: bool) -> Result<(), TestCaseError>
     Ok(())
 }
 
+/// Parses a template that stands alone.
+fn template(text: &str) -> Template {
+    let source = Arc::new(Source { name: "template".into(), text: text.into() });
+    let span = Span::new(&source, 0, text.len());
+    Template::parse(Text { text, span: &span, verbatim: true })
+        .unwrap_or_else(|error| panic!("{text}: {error:?}"))
+}
+
+/// A template's text and captures that fit it: a path, and indices between fixed words.
+fn named() -> impl Strategy<Value = (String, Captures)> {
+    let word = "[a-z][a-z0-9_]{0,5}";
+    let segments = prop::collection::vec("[a-z0-9_]{1,4}", 0..4);
+    let pieces = prop::collection::vec((word, prop::option::of((0_u64..5, 0_usize..4))), 1..4);
+    let separator = prop::sample::select(vec!['.', '/']);
+    (segments, pieces, separator, 0_u64..2_000, any::<bool>()).prop_map(
+        |(segments, pieces, separator, index, path_first)| {
+            let path = format!("{{*m}}{separator}");
+            let mut text = if path_first { path.clone() } else { String::new() };
+            let mut captures = Captures { paths: vec![("m".into(), segments)], indices: Vec::new() };
+            for (at, (word, axis)) in pieces.into_iter().enumerate() {
+                if at > 0 {
+                    text.push(separator);
+                }
+                text.push_str(&word);
+                if let Some((offset, width)) = axis {
+                    let name = format!("a{at}");
+                    let offset_text = if offset > 0 { format!("+{offset}") } else { String::new() };
+                    let width = if width > 0 { format!(":0{width}") } else { String::new() };
+                    text.push_str(&format!("{separator}{{{name}{offset_text}{width}}}"));
+                    captures.indices.push((name, index / (at as u64 + 1)));
+                }
+            }
+            if !path_first {
+                text.push_str(&format!("{separator}{{*m}}"));
+            }
+            (text, captures)
+        },
+    )
+}
+
 proptest! {
     #![proptest_config(config())]
 
@@ -648,5 +692,30 @@ proptest! {
     #[test]
     fn sizes_that_shapes_tell_need_not_be_given(stream in stream()) {
         check(&stream, false)?;
+    }
+
+    #[test]
+    fn what_is_printed_parses_back(stream in stream()) {
+        for stored in family(&stream.0).layouts.iter().flat_map(|layout| &layout.tensors) {
+            let text = print_term(&stored.expr);
+            let parsed = parse_str(&text).map_err(|error| TestCaseError::fail(format!("{text}: {error:?}")))?;
+            prop_assert_eq!(parsed.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_printed_name_matches_its_template((text, captures) in named()) {
+        let template = template(&text);
+        let (_, name) = template.print(&captures).map_err(TestCaseError::fail)?;
+        prop_assert_eq!(template.matches("", &name), Some(captures), "{} {}", text, name);
+    }
+
+    #[test]
+    fn any_text_is_parsed_or_refused(text in "[ a-z0-9():+_.{}*]{0,40}") {
+        let _ = parse_str(&text);
+        let source = Arc::new(Source { name: "text".into(), text: text.as_str().into() });
+        let span = Span::new(&source, 0, text.len());
+        let _ = Template::parse(Text { text: &text, span: &span, verbatim: true });
+        let _ = qkvconv::mapping::read(&source);
     }
 }
