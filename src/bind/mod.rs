@@ -53,6 +53,8 @@ pub struct Bound {
     pub instances: Vec<InstanceInfo>,
     /// All sizes, one entry per axis and value.
     pub sizes: Vec<Size>,
+    /// The type to which all floating-point tensors are cast.
+    pub dtype: Option<Dtype>,
     /// What is odd but harmless.
     pub warnings: Vec<Diagnostic>,
     /// Captured paths of each module, written with dots.

@@ -293,6 +293,7 @@ impl Binding<'_> {
             unplaced,
             params: self.pair.mapping.params.keys().cloned().collect(),
             sizes: explain::sizes(&self, unknowns),
+            dtype: self.options.dtype,
             warnings: Vec::new(),
             modules: modules.collect(),
             instances,

@@ -35,8 +35,10 @@ pub struct Attention {
     pub random_modules: u64,
     /// The largest differences over these.
     pub random: Differences,
-    /// The largest relative difference that is accepted.
+    /// The largest relative difference that is accepted of the files.
     pub tolerance: f64,
+    /// The largest relative difference that is accepted of random weights.
+    pub random_tolerance: f64,
     /// Why something was not computed, and how many modules it concerns.
     pub abstained: Vec<(String, u64)>,
     /// What differs.
@@ -70,7 +72,8 @@ impl Computation<'_> {
         threads: usize,
         progress: &dyn Progress,
     ) -> Result<Attention, Errors> {
-        let mut found = Attention { tolerance: self.tolerance(), ..Attention::default() };
+        let (tolerance, random_tolerance) = self.tolerances();
+        let mut found = Attention { tolerance, random_tolerance, ..Attention::default() };
         let (source_layout, target_layout) = (self.selection.source(), self.selection.target());
         let (Some(a), Some(b)) = (&source_layout.forward, &target_layout.forward) else {
             let without = if source_layout.forward.is_none() { source_layout } else { target_layout };
@@ -99,7 +102,7 @@ impl Computation<'_> {
                 Ok(differences) => {
                     found.modules += 1;
                     found.files.widen(&differences);
-                    self.judge(module, "the two files", &differences, &mut found);
+                    self.judge(module, "the two files", tolerance, &differences, &mut found);
                 }
                 Err(error) => self.refuse(module, error, &mut abstained, &mut found),
             }
@@ -108,7 +111,8 @@ impl Computation<'_> {
                 Some(Ok(Some(differences))) => {
                     found.random_modules += 1;
                     found.random.widen(&differences);
-                    self.judge(module, "random weights put through the plan", &differences, &mut found);
+                    let what = "random weights put through the plan";
+                    self.judge(module, what, random_tolerance, &differences, &mut found);
                 }
                 Some(Ok(None)) => {
                     let why = format!("no random weights for modules of over {} MiB", MOST_RANDOM >> 20);
@@ -153,35 +157,49 @@ impl Computation<'_> {
         );
     }
 
-    /// A cast or a scale changes weights by its rounding; what follows from it is bounded by a multiple of that.
-    fn tolerance(&self) -> f64 {
+    /// Returns the largest relative difference that is accepted of the files, and of random weights.
+    ///
+    /// A cast or a scale changes weights by its rounding; what follows from it is bounded by a multiple of that. Random
+    /// weights are made so that a cast leaves them as they are.
+    fn tolerances(&self) -> (f64, f64) {
         let rounding = |dtype: Dtype| match dtype {
             Dtype::BF16 => 2_f64.powi(-8),
             Dtype::F16 => 2_f64.powi(-11),
             Dtype::F32 => 2_f64.powi(-24),
             _ => 2_f64.powi(-53),
         };
-        let steps = self.plan.targets.iter().flat_map(|target| &target.steps);
-        let converted = steps.filter_map(|step| match step {
-            Step::Copy(copy) => match copy.value {
-                ValueOp::Convert { from, to, .. } => Some(rounding(from).max(rounding(to))),
-                ValueOp::Bits => None,
-            },
-            Step::Zero(_) => None,
-        });
-        EXACT.max(64.0 * converted.fold(0.0, f64::max))
+        let (mut files, mut random) = (EXACT, EXACT);
+        for step in self.plan.targets.iter().flat_map(|target| &target.steps) {
+            let Step::Copy(copy) = step else { continue };
+            let ValueOp::Convert { from, to, scale, offset } = copy.value else { continue };
+            let bound = 16.0 * rounding(from).max(rounding(to));
+            files = files.max(bound);
+            if scale != 1.0 || offset != 0.0 {
+                random = random.max(bound);
+            }
+        }
+        (files, random)
     }
 
-    fn judge(&self, module: &Module, what: &str, differences: &Differences, found: &mut Attention) {
-        let largest = differences.largest();
-        if largest <= found.tolerance {
+    fn judge(
+        &self,
+        module: &Module,
+        what: &str,
+        tolerance: f64,
+        differences: &Differences,
+        found: &mut Attention,
+    ) {
+        // Softmax multiplies a rounding by the size of the logits: of rounded weights the output is no measure.
+        let measured =
+            if tolerance > EXACT { Differences { out: 0.0, ..*differences } } else { *differences };
+        if measured.largest() <= tolerance {
             return;
         }
         let parts = differences.parts().map(|(name, value)| format!("{name} {value:.1e}")).join(", ");
         found.differences.push(
             Diagnostic::error("verify/differs", format!("attention computed from {what} differs"))
                 .tensor(name_of(module))
-                .expected(format!("at most {:.0e}, relative to the largest value", found.tolerance))
+                .expected(format!("at most {tolerance:.0e}, relative to the largest value"))
                 .found(format!("{parts}; head {} differs most", differences.head))
                 .help("the heads, the rotary order or the layout itself are not what --from or --to says"),
         );

@@ -153,18 +153,18 @@ fn sources_of(target: &TensorPlan) -> Vec<usize> {
     copies.collect()
 }
 
-/// Makes a tensor's random bytes: normally distributed where the type has such numbers, biases and norms included.
+/// Makes a tensor's random bytes, biases and norms included: normally distributed in steps of 1/16, which all types
+/// of floating point hold exactly, so that a cast changes none of them.
 fn random_bytes(tensor: &TensorMeta, random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(tensor.bytes() as usize);
+    let mut next = || ((random.normal() * 16.0).round() / 16.0).clamp(-7.0, 7.0);
     match tensor.dtype {
-        Dtype::F64 => (0..tensor.elements()).for_each(|_| bytes.extend(random.normal().to_le_bytes())),
-        Dtype::F32 => {
-            (0..tensor.elements()).for_each(|_| bytes.extend((random.normal() as f32).to_le_bytes()))
-        }
+        Dtype::F64 => (0..tensor.elements()).for_each(|_| bytes.extend(next().to_le_bytes())),
+        Dtype::F32 => (0..tensor.elements()).for_each(|_| bytes.extend((next() as f32).to_le_bytes())),
         Dtype::F16 => (0..tensor.elements())
-            .for_each(|_| bytes.extend(half::f16::from_f32(random.normal() as f32).to_le_bytes())),
+            .for_each(|_| bytes.extend(half::f16::from_f32(next() as f32).to_le_bytes())),
         Dtype::BF16 => (0..tensor.elements())
-            .for_each(|_| bytes.extend(half::bf16::from_f32(random.normal() as f32).to_le_bytes())),
+            .for_each(|_| bytes.extend(half::bf16::from_f32(next() as f32).to_le_bytes())),
         // Nothing is computed with these; the caller abstains.
         _ => bytes.resize(tensor.bytes() as usize, 0),
     }

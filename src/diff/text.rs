@@ -172,7 +172,8 @@ fn magnitude(value: f64) -> String {
 /// Writes how far a cosine is from 1 where that would be lost among nines.
 fn cosine(value: f64) -> String {
     match 1.0 - value {
-        0.0 => "1".to_owned(),
+        // What is nearer is the rounding of the sums.
+        rest if rest < 1e-13 => "> 1 - 1e-13".to_owned(),
         rest if rest < 1e-4 => format!("1 - {rest:.1e}"),
         _ => format!("{value:.6}"),
     }

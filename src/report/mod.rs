@@ -147,6 +147,7 @@ fn verification(checked: &Checked) -> Value {
             "random_modules": attention.random_modules,
             "random": figures(&attention.random),
             "tolerance": attention.tolerance,
+            "random_tolerance": attention.random_tolerance,
             "not_computed": attention.abstained.iter()
                 .map(|(why, modules)| json!({ "why": why, "modules": modules })).collect::<Vec<_>>(),
         })),

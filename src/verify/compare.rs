@@ -28,7 +28,7 @@ pub(super) struct Stored<'a> {
 pub(super) enum Agreement {
     /// The same bits.
     Bits,
-    /// `near = far * scale + offset`, rounded to the near type: within one unit in the last place.
+    /// `near = far * scale + offset`, rounded to the nearest value of the near type.
     Value { scale: f64, offset: f64 },
 }
 
@@ -266,13 +266,19 @@ impl Sides<'_> {
                 else {
                     return false;
                 };
-                let wanted = there * scale + offset;
+                // A sum with +0 would turn -0 around.
+                let wanted = if offset == 0.0 { there * scale } else { there * scale + offset };
+                if here == 0.0 && wanted == 0.0 {
+                    return here.is_sign_negative() == wanted.is_sign_negative();
+                }
                 if here.is_nan() || wanted.is_nan() {
                     return here.is_nan() && wanted.is_nan();
                 }
-                // One unit in the last place of the near type, and of its smallest normal below that.
-                let (unit, least) = unit(self.near_dtype);
-                here == wanted || (here - wanted).abs() <= wanted.abs().max(least) * unit
+                // Half a unit in the last place: the nearest value of the near type, ties either way; and the error
+                // of computing in f64 itself.
+                let computed = (f64::abs(there * scale) + offset.abs()) * 2_f64.powi(-51);
+                here == wanted
+                    || (here - wanted).abs() <= last_place(wanted, self.near_dtype) / 2.0 + computed
             }
         }
     }
@@ -310,14 +316,16 @@ pub(super) fn value(bits: u64, dtype: Dtype) -> Option<f64> {
     })
 }
 
-/// Returns the relative size of a unit in the last place, and the smallest normal number.
-fn unit(dtype: Dtype) -> (f64, f64) {
-    match dtype {
-        Dtype::F16 => (2_f64.powi(-10), 2_f64.powi(-14)),
-        Dtype::BF16 => (2_f64.powi(-7), 2_f64.powi(-126)),
-        Dtype::F32 => (2_f64.powi(-23), 2_f64.powi(-126)),
-        _ => (2_f64.powi(-52), 2_f64.powi(-1022)),
-    }
+/// Returns the size of a unit in the last place at a value, in a type.
+fn last_place(value: f64, dtype: Dtype) -> f64 {
+    let (digits, least) = match dtype {
+        Dtype::F16 => (10, -14),
+        Dtype::BF16 => (7, -126),
+        Dtype::F32 => (23, -126),
+        _ => (52, -1022),
+    };
+    let exponent = ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023;
+    2_f64.powi(exponent.max(least) - digits)
 }
 
 #[cfg(test)]
@@ -364,8 +372,8 @@ mod tests {
     }
 
     #[test]
-    fn values_may_differ_by_a_unit_in_the_last_place() {
-        let near = words([1.5_f32.to_bits(), (2.5_f32 + 3e-7).to_bits(), f32::NAN.to_bits()].into_iter());
+    fn values_are_the_nearest_of_their_type() {
+        let near = words([1.5_f32.to_bits(), 2.5_f32.to_bits(), f32::NAN.to_bits()].into_iter());
         let far = words([0.5_f32.to_bits(), 1.5_f32.to_bits(), f32::NAN.to_bits()].into_iter());
         let dims = [(0..3).map(|at| (at, at)).collect::<Offsets>()];
         let a = Stored { bytes: &near, start: 0, dtype: Dtype::F32 };
@@ -373,6 +381,10 @@ mod tests {
         let agreement = Agreement::Value { scale: 1.0, offset: 1.0 };
         let outcome = compare(a, b, &dims, agreement, &mut Scratch::default()).expect("in memory");
         assert_eq!(outcome.differing, 0);
+        let next = words([1.5_f32.to_bits(), 2.5_f32.to_bits() + 1, f32::NAN.to_bits()].into_iter());
+        let off = Stored { bytes: &next, start: 0, dtype: Dtype::F32 };
+        let outcome = compare(off, b, &dims, agreement, &mut Scratch::default()).expect("in memory");
+        assert_eq!(outcome.differing, 1);
         let agreement = Agreement::Value { scale: 1.0, offset: 1.001 };
         let outcome = compare(a, b, &dims, agreement, &mut Scratch::default()).expect("in memory");
         assert_eq!(outcome.differing, 2);

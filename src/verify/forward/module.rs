@@ -36,7 +36,8 @@ pub(super) struct Inputs {
 
 /// What a module gives on the way and at the end.
 pub(super) struct Outputs {
-    /// [query heads, tokens, head size], rotary pairs half-split, before the rotation.
+    /// [query heads, tokens, head size], rotary pairs half-split, before the rotation, scaled as the scores are: a side
+    /// may hold that factor in its weights.
     pub(super) q: Tensor,
     /// [key/value heads, tokens, head size], likewise.
     pub(super) k: Tensor,
@@ -257,7 +258,7 @@ impl<'a> Module<'a> {
             }
             _ => context,
         };
-        Ok(Outputs { q, k, v, logits, out })
+        Ok(Outputs { q: (q * scale)?, k, v, logits, out })
     }
 
     fn formula(&self, formula: &Formula) -> Result<f64, ForwardError> {

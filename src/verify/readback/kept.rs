@@ -27,14 +27,13 @@ pub(super) fn kept(
             continue;
         };
         result.tensors += 1;
-        if to.shape != from.shape || to.dtype != from.dtype {
-            // A cast was asked for; its values are compared by the caller's tolerance below.
-            if to.shape != from.shape || crate::verify::compare::value(0, to.dtype).is_none() {
-                let what =
-                    format!("expected {} {:?}, found {} {:?}", from.dtype, from.shape, to.dtype, to.shape);
-                result.differences.push(Difference { what, ..here });
-                continue;
-            }
+        let dtype = from.dtype.cast_to(bound.dtype);
+        if to.shape != from.shape || to.dtype != dtype {
+            let what = format!("expected {dtype} {:?}, found {} {:?}", from.shape, to.dtype, to.shape);
+            result.differences.push(Difference { what, ..here });
+            continue;
+        }
+        if to.dtype != from.dtype {
             let near = FileBytes { reader: target, file: to.file };
             let far = FileBytes { reader: source, file: from.file };
             let near = Stored { bytes: &near, start: to.offset, dtype: to.dtype };
