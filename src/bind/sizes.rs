@@ -13,7 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub(crate) struct Var(pub(crate) u32);
 
 /// A product of unknowns with a factor; the unknowns are sorted.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Monomial {
     pub(crate) factor: u64,
     pub(crate) vars: Vec<Var>,
@@ -26,7 +26,7 @@ pub(crate) type Polynomial = Vec<Monomial>;
 pub(crate) type Origin = u32;
 
 /// What a polynomial is equal to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Side {
     /// A number that a shape or an option gives.
     Number(u64),
@@ -137,39 +137,6 @@ impl Solver {
     /// Returns an unknown that keeps the product from being known.
     pub(crate) fn open(&self, vars: &[Var]) -> Option<Var> {
         vars.iter().map(|&var| self.root(var)).find(|&var| self.value(var).is_none())
-    }
-
-    /// Factors the products that are known as a whole in some way that contradicts nothing; where there is none, they
-    /// stay as they are.
-    pub(crate) fn factor_products(&mut self) {
-        while let Some((var, value)) = self.some_factor() {
-            self.set(var, value, 0);
-            self.solve();
-        }
-    }
-
-    /// Returns an unknown of a product and a size that fits it. An axis of many products is tried first, and at the
-    /// smallest sizes: what it divides then leaves the others whole.
-    fn some_factor(&self) -> Option<(Var, u64)> {
-        let mut counts: BTreeMap<Var, usize> = BTreeMap::new();
-        for var in self.products.keys().flatten().map(|&var| self.root(var)) {
-            if self.value(var).is_none() {
-                *counts.entry(var).or_default() += 1;
-            }
-        }
-        let mut vars: Vec<(Var, usize)> = counts.into_iter().collect();
-        vars.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        let fits = |var: Var, value: u64| {
-            let mut trial = self.clone();
-            trial.contradictions.clear();
-            trial.set(var, value, 0);
-            trial.solve();
-            trial.contradictions.is_empty()
-        };
-        // Beyond a few unknowns, all of the first layer's, the search would only repeat itself.
-        vars.into_iter()
-            .take(8)
-            .find_map(|(var, _)| (1..=8).find(|&value| fits(var, value)).map(|value| (var, value)))
     }
 
     /// Puts in what is known; `None` on overflow.

@@ -246,13 +246,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         &[edit("llama-meta", META_AXES, "\n")],
     ),
     mutant(
-        "rotary order inverted, 4 pairs",
+        "rotary order (c f) written, 4 pairs",
         ("llama-hf", "llama-meta"),
         GROUPED,
         &[edit("llama-meta", META_AXES, "\n"), edit("llama-hf", TENSORS, INTERLEAVED)],
     ),
     mutant(
-        "rotary order inverted, 6 pairs",
+        "rotary order (c f) written, 6 pairs",
         ("llama-hf", "llama-meta"),
         GROUPED_12,
         &[edit("llama-meta", META_AXES, "\n"), edit("llama-hf", TENSORS, INTERLEAVED)],
