@@ -151,6 +151,7 @@ pub(super) fn missing(
 
 /// Facts about sizes that do not fit together.
 pub(super) fn contradictions(binding: &Binding<'_>, unknowns: &Unknowns<'_>, errors: &mut Collector) {
+    let mut fits = Fits::default();
     for contradiction in &unknowns.solver.contradictions {
         match contradiction {
             Contradiction::Values { var, first, second } => {
@@ -166,14 +167,33 @@ pub(super) fn contradictions(binding: &Binding<'_>, unknowns: &Unknowns<'_>, err
                 errors.push(error);
             }
             Contradiction::Equation { origin, polynomial, number } => {
-                errors.push(equation(binding, unknowns, *origin, polynomial, *number));
+                errors.push(equation(binding, unknowns, *origin, polynomial, *number, &mut fits));
             }
         }
     }
 }
 
+/// What would fit, by the equation in words: the same in all layers, and dear to find.
+type Fits = FxHashMap<String, Vec<String>>;
+
 fn value(binding: &Binding<'_>, unknowns: &Unknowns<'_>, (value, origin): (u64, Origin)) -> String {
-    format!("{value} ({})", origin_text(binding, unknowns, origin))
+    format!("{value} ({})", origin_in_any_module(binding, unknowns, origin))
+}
+
+/// Says in words where a fact comes from, for all modules alike, so that their errors are one.
+fn origin_in_any_module(binding: &Binding<'_>, unknowns: &Unknowns<'_>, origin: Origin) -> String {
+    match &unknowns.facts[origin as usize] {
+        Fact::Shape { tensor, rule, .. } => {
+            let template = &binding.pair.layout(Side::Source).rules[*rule].template;
+            format!("`{template}` {}", shape(&binding.catalog.tensors[*tensor].shape))
+        }
+        _ => origin_text(binding, unknowns, origin),
+    }
+}
+
+/// Writes a name with `*` for its indices.
+fn any_index(key: &str) -> String {
+    crate::fold::pattern(key).replace('\0', "*")
 }
 
 /// Says in words where a fact comes from.
@@ -185,10 +205,11 @@ fn origin_text(binding: &Binding<'_>, unknowns: &Unknowns<'_>, origin: Origin) -
         Fact::Recorded => "recorded in the file".into(),
         Fact::Fixed => "fixed by the mapping".into(),
         Fact::Rule { span } => format!("rule at {}", span.place()),
+        // Without indices, so that the same complaint about every layer is one.
         Fact::Shape { tensor, .. } => {
-            format!("`{}` {}", tensors[*tensor].key, shape(&tensors[*tensor].shape))
+            format!("`{}` {}", any_index(&tensors[*tensor].key), shape(&tensors[*tensor].shape))
         }
-        Fact::Names { tensor } => format!("names up to `{}`", tensors[*tensor].key),
+        Fact::Names { tensor } => format!("the names of `{}`", any_index(&tensors[*tensor].key)),
         Fact::Definition { axis } => format!("the definition of `{}`", binding.pair.name(*axis)),
     }
 }
@@ -216,28 +237,34 @@ fn equation(
     origin: Origin,
     polynomial: &Polynomial,
     number: u64,
+    fits: &mut Fits,
 ) -> Diagnostic {
     let mut vars: Vec<Var> = polynomial.iter().flat_map(|monomial| monomial.vars.iter().copied()).collect();
     vars.sort_unstable();
     vars.dedup();
     let known = |var: &Var| {
         let value = unknowns.solver.value(*var)?;
-        let origin = origin_text(binding, unknowns, unknowns.solver.origin(*var)?);
+        let origin = origin_in_any_module(binding, unknowns, unknowns.solver.origin(*var)?);
         Some(format!("`{}` = {value} ({origin})", binding.pair.name(unknowns.axes[var.0 as usize].0)))
     };
     let known: Vec<String> = vars.iter().filter_map(known).collect();
-    let fits: Vec<String> = vars
-        .iter()
-        .filter(|var| {
+    let place = match &unknowns.facts[origin as usize] {
+        Fact::Shape { rule, dim, .. } => format!("{rule} {dim}"),
+        Fact::Definition { axis } => binding.pair.name(*axis).to_owned(),
+        _ => origin.to_string(),
+    };
+    let fits = fits.entry(format!("{place}: {number} {}", known.join(", "))).or_insert_with(|| {
+        let is_given = |var: &&Var| {
             let origin = unknowns.solver.origin(**var).map(|origin| &unknowns.facts[origin as usize]);
             matches!(origin, Some(Fact::Option | Fact::Config { .. } | Fact::Recorded | Fact::Rule { .. }))
-        })
-        .filter_map(|&var| {
+        };
+        let fitting = |&var: &Var| {
             let fitting = fitting(unknowns, var, &vars, polynomial, number);
             let axis = binding.pair.name(unknowns.axes[var.0 as usize].0);
             (!fitting.is_empty()).then(|| format!("`{axis}` = {}", list(&fitting)))
-        })
-        .collect();
+        };
+        vars.iter().filter(is_given).filter_map(fitting).collect()
+    });
     let help = if fits.is_empty() {
         "give the right sizes with --axis, or choose the layout that the checkpoint has".to_owned()
     } else {

@@ -1,5 +1,6 @@
 //! `qkvconv --from A --to B SRC DST`: the conversion.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -142,7 +143,9 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
     }
     let held = conversion.bound.sources.len();
     let made = conversion.bound.targets.len();
-    let modules = conversion.bound.modules.len();
+    let modules: BTreeSet<usize> =
+        conversion.bound.instances.iter().map(|instance| instance.module).collect();
+    let modules = modules.len();
     let kept = conversion.bound.kept.len();
     ui.say(&format!(
         "{held} {} of {modules} {} -> {made} {}",

@@ -78,7 +78,9 @@ impl Conversion {
     ) -> Losses {
         let mut losses = Losses::default();
         for (slot, value) in target.iter_mut().zip(values) {
-            let exact = value * self.scale + self.offset;
+            // Adding nothing would still turn -0 into 0.
+            let scaled = value * self.scale;
+            let exact = if self.offset == 0.0 { scaled } else { scaled + self.offset };
             *slot = round(exact);
             let rounded = back(*slot);
             if rounded.is_infinite() && value.is_finite() {
@@ -200,12 +202,12 @@ mod tests {
 
     #[test]
     fn losses_are_counted() {
-        let from = [1.0, 1e6, -2e6, f64::INFINITY, 1e-30, 0.0, f64::NAN];
-        let mut to = [0_u16; 7];
+        let from = [1.0, 1e6, -2e6, f64::INFINITY, 1e-30, 0.0, -0.0, f64::NAN];
+        let mut to = [0_u16; 8];
         let conversion = Conversion { from: Dtype::F64, to: Dtype::F16, scale: 1.0, offset: 0.0 };
         let losses = conversion.convert(bytemuck::cast_slice(&from), bytemuck::cast_slice_mut(&mut to));
         assert_eq!(losses, Losses { overflows: 2, largest: 2e6, underflows: 1 });
-        assert_eq!(to[..6], [0x3C00, 0x7C00, 0xFC00, 0x7C00, 0, 0]);
+        assert_eq!(to[..7], [0x3C00, 0x7C00, 0xFC00, 0x7C00, 0, 0, 0x8000]);
     }
 
     proptest! {

@@ -11,7 +11,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("catalog", &["dtype", "diag"]),
     ("notation", &["span", "diag"]),
     ("mapping", &["notation", "span", "diag"]),
-    ("bind", &["mapping", "notation", "catalog", "dtype", "span", "diag"]),
+    ("bind", &["mapping", "notation", "catalog", "dtype", "span", "diag", "fold"]),
     ("plan", &["bind", "catalog", "dtype", "span", "diag", "fold"]),
     ("format", &["catalog", "dtype", "diag", "fold"]),
     ("identity", &["bind", "diag"]),

@@ -356,6 +356,21 @@ fn equal_errors_are_folded() {
 }
 
 #[test]
+fn equal_conflicts_are_folded() {
+    let part = |(part, width): (&str, u64), layer| {
+        (format!("layers.{layer}.attn.{part}_proj.weight"), vec![12, width])
+    };
+    let parts = [("q", 6), ("k", 7), ("v", 6)];
+    let list: Vec<_> = (0..32).flat_map(|layer| parts.map(|it| part(it, layer))).collect();
+    let (_, run) = convert(&borrowed(&list), "separate", "timm", &["--axis", "h=3"]);
+    let run =
+        run.fails(&["`e` cannot have two sizes", "layers.{0..31}.attn.k_proj.weight (32)", "2 errors;"]);
+    assert!(run.stderr.contains("{*m}.k_proj.weight` [12, 7]"), "{}", run.stderr);
+    let (_, run) = convert(&borrowed(&list), "separate", "per-head", &["--axis", "h=5"]);
+    run.fails(&["layers.{0..31}.attn.q_proj.weight (32)", "`h` = 1, 2, 3, 4, 6, 12"]);
+}
+
+#[test]
 fn names_that_cannot_be_written() {
     let list: &[(&str, &[u64])] =
         &[("a/b.q_proj.weight", &[6, 6]), ("a/b.k_proj.weight", &[6, 6]), ("a/b.v_proj.weight", &[6, 6])];
