@@ -40,6 +40,7 @@ pub mod format;
 pub mod identity;
 pub mod mapping;
 pub mod notation;
+mod parallel;
 pub mod plan;
 pub mod progress;
 pub mod report;

@@ -22,7 +22,7 @@ use qkvconv::verify::readback::ReadBack;
 
 use super::progress::{Bar, catch_interrupts};
 use super::ui::Ui;
-use super::{Allowed, ConvertArgs, Exit, LayoutArgs, MappingFiles};
+use super::{Allowed, ConvertArgs, Exit, LayoutArgs, MappingFiles, VerifyHow};
 
 /// The most bytes in a shard where nothing else is said, as huggingface_hub has it
 /// (`src/huggingface_hub/serialization/_base.py`, MAX_SHARD_SIZE).
@@ -57,7 +57,9 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
         summarize(ui, &conversion, None);
     } else {
         catch_interrupts();
-        let bar = Bar::new(conversion.bytes(), ui.shows_progress());
+        // What is read back counts as much as what is written.
+        let passes = if matches!(args.verify, VerifyHow::None) { 1 } else { 2 };
+        let bar = Bar::new(passes * conversion.bytes(), ui.shows_progress());
         let publish = PublishOptions { force: args.force, sync: args.sync };
         let done = conversion.run(&destination, publish, args.verify.into(), &limits(&args.layouts), &bar);
         bar.finish();

@@ -1,8 +1,6 @@
 //! Computes every attention module from both files, and from random weights that went through the plan.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use indexmap::IndexMap;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -17,6 +15,7 @@ use crate::mapping::Layout;
 use crate::mapping::forward::Forward;
 use crate::mapping::key::Captures;
 use crate::mapping::select::Selection;
+use crate::parallel::in_parallel;
 use crate::plan::{Plan, Step, ValueOp};
 use crate::progress::Progress;
 use crate::verify::forward::{Differences, ForwardError, ForwardSide, Weights, compare_module};
@@ -189,7 +188,8 @@ impl Computation<'_> {
         differences: &Differences,
         found: &mut Attention,
     ) {
-        // Softmax multiplies a rounding by the size of the logits: of rounded weights the output is no measure.
+        // Softmax multiplies a rounding by the size of the logits: of rounded weights the output is no measure, but the
+        // two output projections of the same heads' outputs are.
         let measured =
             if tolerance > EXACT { Differences { out: 0.0, ..*differences } } else { *differences };
         if measured.largest() <= tolerance {
@@ -254,37 +254,6 @@ impl Computation<'_> {
         };
         self.bound.targets.iter().filter_map(name).collect()
     }
-}
-
-/// Does `one` for every number below `count`; the results are in order.
-fn in_parallel<T: Send>(
-    count: usize,
-    threads: usize,
-    progress: &dyn Progress,
-    one: &(dyn Fn(usize) -> T + Sync),
-) -> Result<Vec<T>, Errors> {
-    let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(count));
-    std::thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, count.max(1)) {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    if at >= count || progress.cancelled() {
-                        break;
-                    }
-                    let result = one(at);
-                    results.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
-                }
-            });
-        }
-    });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if results.len() < count {
-        return Err(Diagnostic::error("exec/cancelled", "stopped while verifying").into());
-    }
-    results.sort_by_key(|(at, _)| *at);
-    Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
 fn name_of(module: &Module) -> String {

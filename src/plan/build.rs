@@ -251,7 +251,7 @@ fn repeats(tensor: usize, block: &Block, rule: &Span, plan: &mut Plan) {
         });
         plan.unused.push(Unused {
             source: tensor,
-            region: sorted(offset, copies),
+            region: Region::new(offset, copies),
             reason: "equal to the first copy",
         });
     }
@@ -356,27 +356,11 @@ fn meet_all(first: &Block, second: &Block) -> Vec<Meeting> {
 fn region_of(block: &Block) -> Region {
     let digits = block.coordinates.iter().flat_map(|coordinate| &coordinate.digits);
     let loops = digits.map(|digit| (digit.count, digit.stride)).chain(block.repeats.iter().copied());
-    sorted(block.offset, loops.collect())
-}
-
-/// Makes a region with its loops in order, neighbours joined.
-fn sorted(offset: u64, mut loops: Vec<(u64, u64)>) -> Region {
-    loops.retain(|(count, _)| *count != 1);
-    loops.sort_by_key(|(_, step)| std::cmp::Reverse(*step));
-    let mut joined: Vec<(u64, u64)> = Vec::with_capacity(loops.len());
-    for (count, step) in loops {
-        match joined.last_mut() {
-            Some((outer, outer_step)) if *outer_step == count * step => {
-                (*outer, *outer_step) = (*outer * count, step)
-            }
-            _ => joined.push((count, step)),
-        }
-    }
-    Region { offset, loops: joined }
+    Region::new(block.offset, loops.collect())
 }
 
 fn whole(shape: &[u64], strides: &[u64]) -> Region {
-    sorted(0, shape.iter().copied().zip(strides.iter().copied()).collect())
+    Region::new(0, shape.iter().copied().zip(strides.iter().copied()).collect())
 }
 
 /// A tensor that no rule holds keeps its bytes.

@@ -159,6 +159,24 @@ pub struct Region {
     pub loops: Vec<(u64, u64)>,
 }
 
+impl Region {
+    /// Makes a region: loops in order, neighbours without a gap joined.
+    pub(crate) fn new(offset: u64, mut loops: Vec<(u64, u64)>) -> Region {
+        loops.retain(|(count, _)| *count != 1);
+        loops.sort_by_key(|(_, step)| std::cmp::Reverse(*step));
+        let mut joined: Vec<(u64, u64)> = Vec::with_capacity(loops.len());
+        for (count, step) in loops {
+            match joined.last_mut() {
+                Some((outer, outer_step)) if *outer_step == count * step => {
+                    (*outer, *outer_step) = (*outer * count, step);
+                }
+                _ => joined.push((count, step)),
+            }
+        }
+        Region { offset, loops: joined }
+    }
+}
+
 /// A statement about the source's data on which the plan rests.
 #[derive(Clone, Debug)]
 pub struct Requirement {

@@ -51,13 +51,13 @@ pub fn prove(plan: &Plan, catalog: &Catalog) -> Result<Proof, Errors> {
             // A target that repeats reads the same elements again.
             let loops =
                 copy.loops.iter().filter(|l| l.source_step > 0).map(|l| (l.count, l.source_step)).collect();
-            used.entry(copy.source).or_default().insert(normal(copy.source_offset, loops));
+            used.entry(copy.source).or_default().insert(Region::new(copy.source_offset, loops));
         }
     }
     for unused in &plan.unused {
         used.entry(unused.source)
             .or_default()
-            .insert(normal(unused.region.offset, unused.region.loops.clone()));
+            .insert(Region::new(unused.region.offset, unused.region.loops.clone()));
     }
     for (source, stored) in catalog.tensors.iter().enumerate() {
         let regions = used.swap_remove(&source).unwrap_or_default();
@@ -82,20 +82,6 @@ fn fault(message: &str, key: &str) -> Diagnostic {
 
 fn units(dtype: Dtype, elements: u64) -> u64 {
     dtype.byte_len(elements).unwrap_or(0) / unit(dtype)
-}
-
-fn normal(offset: u64, mut loops: Vec<(u64, u64)>) -> Region {
-    loops.sort_by_key(|(_, step)| std::cmp::Reverse(*step));
-    let mut joined: Vec<(u64, u64)> = Vec::with_capacity(loops.len());
-    for (count, step) in loops {
-        match joined.last_mut() {
-            Some((outer, outer_step)) if *outer_step == count * step => {
-                (*outer, *outer_step) = (*outer * count, step)
-            }
-            _ => joined.push((count, step)),
-        }
-    }
-    Region { offset, loops: joined }
 }
 
 fn tiles_shape(regions: &[Region], dtype: Dtype, shape: &[u64], strides: &[u64]) -> bool {
@@ -248,7 +234,7 @@ mod tests {
         ) {
             let regions: Vec<Region> = parts
                 .into_iter()
-                .map(|(offset, loops)| normal(offset, loops))
+                .map(|(offset, loops)| Region::new(offset, loops))
                 .collect();
             let mut places = Vec::new();
             for region in &regions {

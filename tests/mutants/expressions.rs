@@ -406,6 +406,24 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         &[edit("separate", "v.bias: (g dv)", "v.bias: (dv g)")],
     )
     .cast("bf16"),
+    mutant(
+        "o (dv h), cast to bf16",
+        ("separate", "bert"),
+        GROUPED,
+        &[edit("bert", "o.weight: o (h dv)", "o.weight: o (dv h)")],
+    )
+    .cast("bf16"),
+    of_biases(
+        "q and output biases exchanged, cast to bf16",
+        ("conv1d", "bert"),
+        SQUARE,
+        &[
+            edit("bert", "q.bias: (h d)", "Q"),
+            edit("bert", "o.bias: o", "q.bias: (h d)"),
+            edit("bert", "Q", "o.bias: o"),
+        ],
+    )
+    .cast("bf16"),
 ];
 
 /// Returns the built-in mapping under another family's name, with those edits.
@@ -466,8 +484,8 @@ pub(crate) fn run((mutant, filled): &(&Mutant, Filled)) -> Line {
     let source = Model::new(mutant.sizes, "F32", *filled).store(mutant.pair.0);
     let (run, clean) = convert(&mutated(mutant.edits), (&from, &to), &mutant.options(), &source);
     let caught = Caught::by(&run);
-    // What a cast rounds off may be more than a bias is; random weights can be chosen that it does not change.
-    let tolerated = mutant.biases_alone && mutant.cast.is_some();
+    // What a cast rounds off may hide a fault in trained weights; random weights can be such as it does not change.
+    let tolerated = mutant.cast.is_some();
     let unseen_in_files = mutant.biases_alone && *filled == Filled::ZeroBiases;
     let problem = if run.code != 3 {
         Some(format!("the exit code is {}", run.code))
@@ -493,8 +511,8 @@ pub(crate) fn run((mutant, filled): &(&Mutant, Filled)) -> Line {
     }
 }
 
-/// A scale that the expression forgets or doubles although the framework computes with it.
-pub(crate) const SCALES: [&str; 2] = ["forgotten", "squared"];
+/// A scale that the expression forgets or doubles although the framework computes with it, and a fault beside one.
+pub(crate) const SCALES: [&str; 3] = ["forgotten", "squared", "unordered"];
 
 /// Tries the mapping of the scale.
 pub(crate) fn scale(layout: &&str) -> Line {
@@ -505,7 +523,7 @@ pub(crate) fn scale(layout: &&str) -> Line {
     let caught = Caught::by(&run);
     let found = run.code == 3 && clean && !caught.read_back && caught.forward();
     Line {
-        name: format!("scale {layout} in the expression (scaled/plain -> {to})"),
+        name: format!("{layout} in an expression with a scale (scaled/plain -> {to})"),
         expected: "forward",
         caught: caught.names(),
         escaped: (!found).then(|| format!("exit code {}\n{}", run.code, run.stderr)),

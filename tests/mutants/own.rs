@@ -42,10 +42,10 @@ fn set(tensors: &mut Tensors, key: &str, element: usize, value: f32) {
 
 /// An attention whose q holds the factor 1/sqrt(d) in one layout, as T5's does.
 pub(crate) fn scaled_mapping() -> String {
-    let layout = |scale: &str, q: Value| {
+    let layout = |scale: &str, q: Value, o: &str| {
         let projection = |part: &str| json!({ "weight": format!("{{*m}}.{part}"), "apply": "linear" });
         json!({
-            "tensors": { "{*m}.q": q, "{*m}.k": "k: (g d) e", "{*m}.v": "v: (g dv) e", "{*m}.o": "o: o (h dv)" },
+            "tensors": { "{*m}.q": q, "{*m}.k": "k: (g d) e", "{*m}.v": "v: (g dv) e", "{*m}.o": o },
             "forward": { "source": "written for this test", "q": projection("q"), "k": projection("k"),
                 "v": projection("v"), "out": projection("o"), "rotary": "none", "scale": scale },
         })
@@ -56,11 +56,13 @@ pub(crate) fn scaled_mapping() -> String {
             "dv": "head size of v", "e": "width", "o": "output width" }),
         json!({ "q": "h d e", "k": "g d e", "v": "g dv e", "o": "o h dv" }),
         json!({
-            "plain": layout("1/sqrt(d)", json!("q: (h d) e")),
-            "folded": layout("1", json!({ "is": "q: (h d) e", "scale": "1/sqrt(d)" })),
+            "plain": layout("1/sqrt(d)", json!("q: (h d) e"), "o: o (h dv)"),
+            "folded": layout("1", json!({ "is": "q: (h d) e", "scale": "1/sqrt(d)" }), "o: o (h dv)"),
             // The forward entry says that q is folded, the rule does not.
-            "forgotten": layout("1", json!("q: (h d) e")),
-            "squared": layout("1", json!({ "is": "q: (h d) e", "scale": "1/d" })),
+            "forgotten": layout("1", json!("q: (h d) e"), "o: o (h dv)"),
+            "squared": layout("1", json!({ "is": "q: (h d) e", "scale": "1/d" }), "o: o (h dv)"),
+        // The scale is right and the output is not: the scale's tolerance must not hide that.
+            "unordered": layout("1", json!({ "is": "q: (h d) e", "scale": "1/sqrt(d)" }), "o: o (dv h)"),
         }),
     )
 }

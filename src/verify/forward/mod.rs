@@ -95,6 +95,8 @@ pub struct Differences {
     pub logits: f64,
     /// Of the output.
     pub out: f64,
+    /// Of both output projections of the same heads' outputs: no softmax lies between a rounding and this.
+    pub projection: f64,
     /// The largest absolute difference of all.
     pub absolute: f64,
     /// The head that differs most in q, k or v.
@@ -105,7 +107,7 @@ impl Differences {
     /// Returns the largest relative difference.
     pub fn largest(&self) -> f64 {
         // NaN, where only one side has it, must not be lost in a maximum.
-        [self.q, self.k, self.v, self.logits, self.out]
+        [self.q, self.k, self.v, self.logits, self.out, self.projection]
             .into_iter()
             .fold(0.0, |a, b| if b > a || b.is_nan() { b } else { a })
     }
@@ -126,6 +128,7 @@ impl Differences {
             (&mut self.v, other.v),
             (&mut self.logits, other.logits),
             (&mut self.out, other.out),
+            (&mut self.projection, other.projection),
             (&mut self.absolute, other.absolute),
         ] {
             if theirs > *mine || theirs.is_nan() {
@@ -154,7 +157,9 @@ pub fn compare_module(
     let rotate = source.forward.rotary.is_some() || target.forward.rotary.is_some();
     let causal = source.forward.causal || target.forward.causal;
     let heads = a.heads()?;
-    let (a, b) = (a.run(&inputs, rotate, causal)?, b.run(&inputs, rotate, causal)?);
+    let second = b;
+    let (a, b) = (a.run(&inputs, rotate, causal)?, second.run(&inputs, rotate, causal)?);
+    let projected = second.output(&a.context)?;
     let mut found = Differences::default();
     // A side that stores a shared key/value head several times has more of them.
     let (ak, bk) = (repeated(&a.k, heads.h)?, repeated(&b.k, heads.h)?);
@@ -166,6 +171,7 @@ pub fn compare_module(
         (&mut found.v, &av, &bv),
         (&mut found.logits, &a.logits, &b.logits),
         (&mut found.out, &a.out, &b.out),
+        (&mut found.projection, &a.out, &projected),
     ] {
         let (relative, absolute, at) = difference(x, y)?;
         *mine = relative;

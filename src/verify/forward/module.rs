@@ -47,6 +47,8 @@ pub(super) struct Outputs {
     pub(super) logits: Tensor,
     /// [tokens, output width], or the heads' outputs side by side where there is no output projection.
     pub(super) out: Tensor,
+    /// [tokens, heads * value head size], what the output projection reads.
+    pub(super) context: Tensor,
 }
 
 impl<'a> Module<'a> {
@@ -252,13 +254,18 @@ impl<'a> Module<'a> {
         let logits = (turned_q.contiguous()?.matmul(&all_k.transpose(1, 2)?.contiguous()?)? * scale)?;
         let context = softmax(&logits, causal)?.matmul(&all_v.contiguous()?)?;
         let context = context.transpose(0, 1)?.reshape((TOKENS, (heads.h * heads.dv) as usize))?;
-        let out = match &self.forward.out {
+        let out = self.output(&context)?;
+        Ok(Outputs { q: (q * scale)?, k, v, logits, out, context })
+    }
+
+    /// Projects the heads' outputs; returns them as they are where there is no output projection.
+    pub(super) fn output(&self, context: &Tensor) -> Result<Tensor, ForwardError> {
+        match &self.forward.out {
             Some(projection) if self.tensor(&projection.weight, self.first_of(projection))?.is_some() => {
-                self.project_out(projection, &context, heads.dv)?
+                self.project_out(projection, context, self.heads()?.dv)
             }
-            _ => context,
-        };
-        Ok(Outputs { q: (q * scale)?, k, v, logits, out })
+            _ => Ok(context.clone()),
+        }
     }
 
     fn formula(&self, formula: &Formula) -> Result<f64, ForwardError> {

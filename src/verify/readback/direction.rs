@@ -304,20 +304,16 @@ impl<'a> Direction<'a> {
             .map_err(|error| read_error(self.near, self.far, near_meta, far_meta, &error))?;
         outcome.elements += found.elements;
         *visited.entry(far_index).or_default() += found.elements;
-        if let Some(difference) = self.difference(near_meta, far_meta, param, &found) {
+        if let Some(difference) = self.difference(at, far_meta, param, &found) {
             outcome.differences.push(difference);
         }
         Ok(())
     }
 
-    fn difference(
-        &self,
-        near: &TensorMeta,
-        far: &TensorMeta,
-        param: &str,
-        found: &Outcome,
-    ) -> Option<Difference> {
+    fn difference(&self, at: usize, far: &TensorMeta, param: &str, found: &Outcome) -> Option<Difference> {
         let (near_offset, far_offset, near_bits, far_bits) = found.first?;
+        let near = self.meta(at);
+        let param_index = self.param_index(at, param, &index_of(near, near_offset)).unwrap_or_default();
         let near_side = (near.key.clone(), index_of(near, near_offset), near_bits);
         let far_side = (far.key.clone(), index_of(far, far_offset), far_bits);
         let (target, source) = if self.from_target { (near_side, far_side) } else { (far_side, near_side) };
@@ -328,9 +324,28 @@ impl<'a> Direction<'a> {
             target_index: target.1,
             source_index: source.1,
             param: Some(param.to_owned()),
+            param_index,
             count: found.differing,
             bits: Some((target.2, source.2)),
         })
+    }
+
+    /// Returns the index in the parameter of an element of a tensor, by its axes in canonical order.
+    fn param_index(&self, at: usize, param: &str, index: &[u64]) -> Option<Vec<(String, u64)>> {
+        let tensor = &self.near.tensors[at];
+        let rule = &self.near.naive.layout.rules[tensor.reading.rule];
+        let ids = Ids { all: &tensor.sizes, far: &[] };
+        let of = |name: &str| ids.sizes(name);
+        let sizes = Sizes { outer: ids.outer(), of: &of };
+        let current = outer_sizes(rule.expr.label.as_ref(), &ids);
+        let mut found =
+            Found { label: None, values: tensor.reading.captures.indices.iter().cloned().collect() };
+        for (dim, index) in rule.expr.dims.iter().zip(index) {
+            sizes.decode(dim, *index, current, &mut found)?;
+        }
+        let declared = self.near.naive.declared(param, &found.values, ids.sizes(param)?)?;
+        let axes = &self.near.naive.mapping.params.get(param)?.axes;
+        Some(axes.iter().filter_map(|axis| Some((axis.clone(), *declared.get(axis)?))).collect())
     }
 
     /// What no parameter of the other side holds must be zeros: padding, the rest of a block diagonal, a part that

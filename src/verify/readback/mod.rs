@@ -34,6 +34,8 @@ pub struct Difference {
     pub source_index: Vec<u64>,
     /// The parameter.
     pub param: Option<String>,
+    /// The index in the parameter, by its axes in canonical order.
+    pub param_index: Vec<(String, u64)>,
     /// The differing elements.
     pub count: u64,
     /// The bits in the target and in the source.
@@ -49,6 +51,7 @@ impl Difference {
             target_index: Vec::new(),
             source_index: Vec::new(),
             param: None,
+            param_index: Vec::new(),
             count: 0,
             bits: None,
         }
@@ -58,8 +61,12 @@ impl Difference {
 impl Difference {
     fn diagnostic(&self) -> Diagnostic {
         let of = self.param.as_ref().map_or(String::new(), |param| format!(" of `{param}`"));
+        let index =
+            self.param_index.iter().map(|(axis, index)| format!("{axis}={index}")).collect::<Vec<_>>();
+        let index =
+            if index.is_empty() { String::new() } else { format!(", the first at {}", index.join(" ")) };
         let count = if self.count > 0 { format!(" ({} elements)", self.count) } else { String::new() };
-        let mut error = Diagnostic::error("verify/differs", format!("{}{of}{count}", self.what));
+        let mut error = Diagnostic::error("verify/differs", format!("{}{of}{count}{index}", self.what));
         error.tensors = self.target.iter().chain(&self.source).cloned().collect();
         if let Some((target, source)) = self.bits {
             let place = |key: &Option<String>, index: &[u64]| match key {
@@ -182,7 +189,7 @@ pub fn read_back(
         result.elements += outcome.elements;
         result.differences.extend(outcome.differences);
     }
-    kept(bound, source, target, &mut result, progress)?;
+    kept(bound, source, target, &mut result, threads, progress)?;
     result.differences.sort_by(|a, b| (&a.target, &a.source).cmp(&(&b.target, &b.source)));
     Ok(result)
 }
