@@ -46,18 +46,21 @@ impl Identity {
         metadata.insert(KEY.to_owned(), serde_json::to_string(self).unwrap_or_default());
     }
 
-    /// Checks that the record agrees with what the caller says.
+    /// Checks that the record agrees with what the caller says with `option`, `--from` or `--to`.
     ///
     /// # Errors
     /// Returns `identity/layout` where the file is recorded to hold another layout.
-    pub fn check(&self, family: &str, layout: &str) -> Result<(), Errors> {
+    pub fn check(&self, family: &str, layout: &str, option: &str) -> Result<(), Errors> {
         if self.layout == format!("{family}/{layout}") {
             return Ok(());
         }
-        Err(Diagnostic::error("identity/layout", "the file records another layout than --from says")
-            .expected(format!("`{}`, as recorded by qkvconv {}", self.layout, self.version))
-            .found(format!("--from {layout}"))
-            .help(format!("use --from {}, or overrule the record with --trust-layout", self.layout))
-            .into())
+        Err(Diagnostic::error(
+            "identity/layout",
+            format!("the file records another layout than {option} says"),
+        )
+        .expected(format!("`{}`, as recorded by qkvconv {}", self.layout, self.version))
+        .found(format!("{option} {layout}"))
+        .help(format!("use {option} {}, or overrule the record with --trust-layout", self.layout))
+        .into())
     }
 }

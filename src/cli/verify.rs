@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use qkvconv::convert::{Conversion, Verify, open_as};
 use qkvconv::diag::Errors;
+use qkvconv::identity::Identity;
 use qkvconv::report::Outcome;
 
 use super::convert::{limits, resolve, say_checked, select_layouts, write_report};
@@ -27,6 +28,11 @@ fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Resu
     let options = resolve(&args.layouts, source)?;
     let conversion = Conversion::prepare(&selection, source, &options)?;
     let target = open_as(selection.target(), destination, &options.open)?;
+    if let Some(identity) = Identity::read(&target.catalog().metadata)
+        && !options.trust_layout
+    {
+        identity.check(&selection.mapping().family, &selection.target().name, "--to")?;
+    }
     ui.warn(&conversion.warnings);
     catch_interrupts();
     let bar = Bar::new(conversion.bytes(), ui.shows_progress());

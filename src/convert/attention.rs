@@ -213,9 +213,6 @@ impl Computation<'_> {
             axes.filter(|axis| !each.contains(axis)).map(str::to_owned).collect()
         };
         let names: Vec<String> = named(a).into_iter().filter(|axis| named(b).contains(axis)).collect();
-        let known: FxHashSet<&str> = self.bound.sizes.iter().map(|size| size.axis.as_str()).collect();
-        let fixed =
-            |axis: &str| self.selection.mapping().axes.get(axis).is_some_and(|axis| axis.size.is_some());
         let mut modules: IndexMap<Captures, Module> = IndexMap::new();
         for tensor in &self.bound.sources {
             let mut captures = tensor.reading.captures.clone();
@@ -227,8 +224,9 @@ impl Computation<'_> {
             });
             module.tensors.push(tensor.tensor);
             for (_, sizes) in &tensor.reading.sizes {
-                let told = sizes.iter().filter(|(axis, _)| known.contains(axis.as_str()) || fixed(axis));
-                module.sizes.extend(told.map(|(axis, size)| (axis.clone(), *size)));
+                // Heads that nothing tells are those of the reading, which fit: layouts that need no head count agree
+                // with any.
+                module.sizes.extend(sizes.iter().map(|(axis, size)| (axis.clone(), *size)));
             }
         }
         // A tensor without elements leaves nothing to compute.

@@ -143,7 +143,7 @@ impl<'a> Conversion<'a> {
         if let Some(identity) = Identity::read(&catalog.metadata)
             && !options.trust_layout
         {
-            identity.check(&mapping.family, &selection.source().name)?;
+            identity.check(&mapping.family, &selection.source().name, "--from")?;
             bind_options.recorded = identity.sizes.into_iter().collect();
         }
         let bound = bind(mapping, selection.source(), selection.target(), catalog, &bind_options)?;
