@@ -91,7 +91,7 @@ impl Computation<'_> {
             let module = &modules[at];
             let files = compare_module(sides.0, sides.1, &module.captures, &module.sizes, at as u64);
             let random = (fresh[at] && files.is_ok()).then(|| self.random(module, a, b, at as u64));
-            (files, random)
+            Ok((files, random))
         };
         let mut abstained: IndexMap<String, u64> = IndexMap::new();
         for (module, (files, random)) in

@@ -1,8 +1,7 @@
 //! The comparison seen from one side: each of its tensors against whatever holds its elements on the other.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
@@ -12,6 +11,7 @@ use crate::catalog::{Catalog, TensorMeta};
 use crate::diag::{Diagnostic, Errors};
 use crate::format::Reader;
 use crate::mapping::key::Captures;
+use crate::parallel::in_parallel_with;
 use crate::progress::Progress;
 use crate::verify::compare::{Agreement, Bytes, Offsets, Outcome, Scratch, Stored, compare};
 use crate::verify::naive::{Found, Reader as Naive, Sizes};
@@ -90,44 +90,18 @@ impl<'a> Direction<'a> {
         threads: usize,
         progress: &dyn Progress,
     ) -> Result<(Vec<TensorOutcome>, Visited), Errors> {
-        let next = AtomicUsize::new(0);
-        let results: Mutex<Vec<(usize, TensorOutcome)>> = Mutex::new(Vec::new());
-        let visited: Mutex<Visited> = Mutex::new(Visited::default());
-        let failure: Mutex<Option<Errors>> = Mutex::new(None);
-        std::thread::scope(|scope| {
-            for _ in 0..threads.max(1) {
-                scope.spawn(|| {
-                    let mut tables = Tables::new(self.near.naive, self.far.naive);
-                    let (mut scratch, mut mine) = (Scratch::default(), Visited::default());
-                    loop {
-                        let at = next.fetch_add(1, Ordering::Relaxed);
-                        if at >= self.near.tensors.len() || lock(&failure).is_some() {
-                            break;
-                        }
-                        if progress.cancelled() {
-                            *lock(&failure) =
-                                Some(Diagnostic::error("exec/cancelled", "stopped while verifying").into());
-                            break;
-                        }
-                        match self.tensor(at, &mut tables, &mut scratch, &mut mine) {
-                            Ok(outcome) => lock(&results).push((at, outcome)),
-                            Err(error) => *lock(&failure) = Some(error),
-                        }
-                        progress.advance(self.near.catalog().tensors[self.near.tensors[at].index].bytes());
-                    }
-                    let mut all = lock(&visited);
-                    mine.into_iter()
-                        .for_each(|(tensor, elements)| *all.entry(tensor).or_default() += elements);
-                });
-            }
-        });
-        if let Some(errors) = lock(&failure).take() {
-            return Err(errors);
+        let state = || (Tables::new(self.near.naive, self.far.naive), Scratch::default(), Visited::default());
+        let one = |(tables, scratch, visited): &mut (Tables<'a>, Scratch, Visited), at: usize| {
+            let outcome = self.tensor(at, tables, scratch, visited);
+            progress.advance(self.meta(at).bytes());
+            outcome
+        };
+        let (outcomes, states) = in_parallel_with(self.near.tensors.len(), threads, progress, &state, &one)?;
+        let mut visited = Visited::default();
+        for (tensor, elements) in states.into_iter().flat_map(|(_, _, visited)| visited) {
+            *visited.entry(tensor).or_default() += elements;
         }
-        let mut results = std::mem::take(&mut *lock(&results));
-        results.sort_by_key(|(at, _)| *at);
-        let visited = std::mem::take(&mut *lock(&visited));
-        Ok((results.into_iter().map(|(_, outcome)| outcome).collect(), visited))
+        Ok((outcomes, visited))
     }
 
     fn meta(&self, at: usize) -> &'a TensorMeta {
@@ -455,11 +429,6 @@ fn advance(table: &ParamTable, picks: &mut [usize]) -> bool {
     picks[at + 1..].fill(0);
     true
 }
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // A thread that panicked ends the scope with its panic; the value is not used then.
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 fn index_of(tensor: &TensorMeta, offset: u64) -> Vec<u64> {
     let mut rest = offset;
     tensor

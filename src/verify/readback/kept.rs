@@ -32,8 +32,7 @@ pub(super) fn kept(
         progress.advance(from.bytes());
         outcome
     };
-    for outcome in in_parallel(bound.kept.len(), threads, progress, &one)? {
-        let (elements, difference) = outcome?;
+    for (elements, difference) in in_parallel(bound.kept.len(), threads, progress, &one)? {
         result.tensors += 1;
         result.elements += elements;
         result.differences.extend(difference);
