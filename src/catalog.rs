@@ -51,7 +51,7 @@ pub fn row_major(shape: &[u64]) -> Vec<u64> {
 pub struct Catalog {
     /// What the user named: a file, an index or a folder.
     pub path: PathBuf,
-    /// The files that hold tensors.
+    /// The files that hold tensors; one that holds some as they are and others in another form stands here several times.
     pub files: Vec<PathBuf>,
     /// The size of each file in bytes, as it was when its header was read.
     pub file_sizes: Vec<u64>,

@@ -42,6 +42,7 @@ pub mod mapping;
 pub mod notation;
 mod parallel;
 pub mod plan;
+mod positioned;
 pub mod progress;
 pub mod report;
 pub mod span;

@@ -12,7 +12,7 @@ use qkvconv::convert::{Checked, Conversion, ConvertOptions, Done};
 use qkvconv::diag::{Collector, Diagnostic, Errors};
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::{Destination, PublishOptions, io_error};
-use qkvconv::format::OpenOptions;
+use qkvconv::format::{Format, OpenOptions};
 use qkvconv::mapping::select::{Selection, select};
 use qkvconv::plan::explain;
 use qkvconv::report::{Outcome, card, report};
@@ -22,7 +22,7 @@ use qkvconv::verify::readback::ReadBack;
 
 use super::progress::{Bar, catch_interrupts};
 use super::ui::Ui;
-use super::{Allowed, ConvertArgs, Exit, LayoutArgs, MappingFiles, VerifyHow};
+use super::{Allowed, ConvertArgs, Exit, LayoutArgs, MappingFiles, OpenArgs, VerifyHow};
 
 /// The most bytes in a shard where nothing else is said, as huggingface_hub has it
 /// (`src/huggingface_hub/serialization/_base.py`, MAX_SHARD_SIZE).
@@ -48,6 +48,11 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
         Destination::File(_) => args.max_shard_size,
         Destination::Folder(_) => Some(args.max_shard_size.unwrap_or(SHARD_SIZE)),
     };
+    options.format = match args.format {
+        Some(format) => format.0,
+        None => Format::of_ending(destination.path()).unwrap_or_default(),
+    };
+    options.template = args.template.clone();
     let conversion = Conversion::prepare(&selection, source, &options)?;
     ui.warn(&conversion.warnings);
     if args.dry_run {
@@ -275,9 +280,16 @@ pub(super) fn resolve(args: &LayoutArgs, source: &Path) -> Result<ConvertOptions
         allow: allow.collect(),
         dtype: args.dtype.map(Into::into),
     };
-    let open = OpenOptions { allow_outside_links: args.allow.contains(&Allowed::OutsideLink) };
-    let options = ConvertOptions { open, bind, trust_layout: args.trust_layout, max_shard_size: None };
+    let outside_links = args.allow.contains(&Allowed::OutsideLink);
+    let open = open_options(&args.open, outside_links);
+    let options = ConvertOptions { open, bind, trust_layout: args.trust_layout, ..ConvertOptions::default() };
     errors.finish(options).map(|(options, _)| options)
+}
+
+/// Turns what the user typed about opening into what the library takes.
+pub(super) fn open_options(args: &OpenArgs, allow_outside_links: bool) -> OpenOptions {
+    let void_as = args.void_as.iter().copied().map(Into::into).collect();
+    OpenOptions { allow_outside_links, root: args.root.clone(), void_as }
 }
 
 pub(super) fn globs(option: &str, patterns: &[String], errors: &mut Collector) -> Option<GlobSet> {

@@ -7,10 +7,10 @@ use qkvconv::diag::{Collector, Errors};
 use qkvconv::diff::{DiffOptions, DiffReport, diff, work};
 use qkvconv::format::{OpenOptions, Reader, open};
 
-use super::Exit;
-use super::convert::globs;
+use super::convert::{globs, open_options};
 use super::progress::{Bar, catch_interrupts};
 use super::ui::Ui;
+use super::{Exit, OpenArgs};
 
 /// The comparison.
 #[derive(Debug, Args)]
@@ -30,6 +30,9 @@ pub(super) struct DiffArgs {
     /// The other. Example: qkvconv diff a.safetensors folder/
     #[arg(value_name = "B")]
     b: PathBuf,
+
+    #[command(flatten)]
+    open: OpenArgs,
 
     /// Compare only tensors whose names match; may be given several times. Example: --only 'encoder.**'
     #[arg(long, value_name = "GLOB")]
@@ -90,7 +93,7 @@ pub(super) fn run(ui: &Ui, args: &DiffArgs) -> Exit {
 
 fn compare(ui: &Ui, args: &DiffArgs) -> Result<DiffReport, Errors> {
     let options = options(args)?;
-    let open_options = OpenOptions { allow_outside_links: !args.allow.is_empty() };
+    let open_options = open_options(&args.open, !args.allow.is_empty());
     let (a, b) = open_both(args, &open_options)?;
     for reader in [&a, &b] {
         ui.warn(&reader.catalog().warnings);

@@ -15,6 +15,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use qkvconv::bind::Allow;
 use qkvconv::convert::Verify;
 use qkvconv::dtype::Dtype;
+use qkvconv::format::Format;
 use ui::Ui;
 
 /// How a run ended.
@@ -115,6 +116,9 @@ struct LayoutArgs {
     #[command(flatten)]
     files: MappingFiles,
 
+    #[command(flatten)]
+    open: OpenArgs,
+
     /// The size of an axis; may be given several times. Example: --axis h=12 --axis g=4
     #[arg(long = "axis", value_name = "AXIS=SIZE", value_parser = axis_size)]
     axes: Vec<(String, u64)>,
@@ -162,17 +166,71 @@ struct LayoutArgs {
     threads: Option<u16>,
 }
 
+/// How checkpoints are opened.
+#[derive(Clone, Debug, Args)]
+struct OpenArgs {
+    /// The container that holds the weights, in a file that nests them among other things. Example: --root model
+    #[arg(long, value_name = "NAME", help_heading = "Source")]
+    root: Option<String>,
+
+    /// What raw bytes without a type are, as NumPy stores bfloat16 (`|V2`); one for each width. Example: --void-as bf16
+    #[arg(long, value_name = "TYPE", help_heading = "Source")]
+    void_as: Vec<VoidType>,
+}
+
+/// What `--void-as` takes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum VoidType {
+    Bf16,
+    F8E4m3,
+    F8E5m2,
+}
+
+impl From<VoidType> for Dtype {
+    fn from(void: VoidType) -> Dtype {
+        match void {
+            VoidType::Bf16 => Dtype::BF16,
+            VoidType::F8E4m3 => Dtype::F8E4M3,
+            VoidType::F8E5m2 => Dtype::F8E5M2,
+        }
+    }
+}
+
+/// What `--format` takes: the formats that are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OutputFormat(Format);
+
+impl ValueEnum for OutputFormat {
+    fn value_variants<'a>() -> &'a [OutputFormat] {
+        const WRITTEN: &[OutputFormat] = &[
+            OutputFormat(Format::Safetensors),
+            OutputFormat(Format::PyTorch),
+            OutputFormat(Format::Npz),
+            OutputFormat(Format::Hdf5),
+            OutputFormat(Format::Msgpack),
+            OutputFormat(Format::Gguf),
+        ];
+        WRITTEN
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(self.0.name()))
+    }
+}
+
 /// The conversion.
 #[derive(Debug, Args)]
 struct ConvertArgs {
     #[command(flatten)]
     layouts: LayoutArgs,
 
-    /// The source: a safetensors file, a sharded checkpoint's index or its folder.
+    /// The source: a file in any of the formats, a sharded checkpoint's index, the prefix of a TensorFlow checkpoint, or
+    /// the folder that holds one.
     #[arg(value_name = "SRC", required = true)]
     source: Option<PathBuf>,
 
-    /// The destination: a name that ends in .safetensors is a file, any other a folder.
+    /// The destination: a name that ends as a format's files do (.safetensors, .bin, .pt, .npz, .h5, .msgpack, .gguf) is
+    /// a file of that format, any other a folder.
     #[arg(value_name = "DST", required = true)]
     destination: Option<PathBuf>,
 
@@ -183,6 +241,14 @@ struct ConvertArgs {
     /// The most bytes of tensors in one file of a destination folder. Example: --max-shard-size 2GB
     #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Output")]
     max_shard_size: Option<u64>,
+
+    /// The format of the output; without it the destination's ending says. Example: --format pytorch
+    #[arg(long, value_name = "FORMAT", help_heading = "Output")]
+    format: Option<OutputFormat>,
+
+    /// A GGUF file whose metadata the output takes over. Example: --template original.gguf
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    template: Option<PathBuf>,
 
     /// Replace what is at the destination. Example: --force
     #[arg(long, help_heading = "Output")]

@@ -10,14 +10,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use indexmap::IndexMap;
-
 use crate::bind::{BindOptions, Bound, bind};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::exec::publish::{Destination, PublishOptions, Staging};
 use crate::exec::{ExecStats, Limits, ReadAt, execute};
-use crate::format::safetensors::write::{OutputFile, OutputLayout, OutputTensor, Placement, lay_out};
-use crate::format::{OpenOptions, Reader, files_of, open, open_files, open_set};
+use crate::format::output::{OutputLayout, OutputOptions, OutputTensor, lay_out, lay_out_set};
+use crate::format::{Format, OpenOptions, Reader, files_of, open, open_files, open_set};
 use crate::identity::Identity;
 use crate::mapping::Layout;
 use crate::mapping::select::Selection;
@@ -35,8 +33,12 @@ pub struct ConvertOptions {
     pub bind: BindOptions,
     /// Whether --from overrules the layout that the source records.
     pub trust_layout: bool,
+    /// The format of the output.
+    pub format: Format,
     /// The most bytes of tensors in one output file; `None` for one file whatever its size.
     pub max_shard_size: Option<u64>,
+    /// A file in the output's format whose other content is taken over (`--template`).
+    pub template: Option<PathBuf>,
 }
 
 /// What is checked of the output before it is published.
@@ -158,10 +160,18 @@ impl<'a> Conversion<'a> {
             .iter()
             .map(|target| OutputTensor { key: &target.key, dtype: target.dtype, shape: &target.shape })
             .collect();
+        let output = OutputOptions {
+            format: options.format,
+            max_shard_size: options.max_shard_size,
+            // What a file of the same format says beside its tensors goes along.
+            template: options.template.clone().or_else(|| {
+                (reader.format() == options.format).then(|| catalog.files.first().cloned()).flatten()
+            }),
+        };
         let layout = if selection.target().is_file_set() {
-            lay_out_set(&tensors, &metadata)?
+            lay_out_set(&tensors, &metadata, &output)?
         } else {
-            lay_out(&tensors, &metadata, options.max_shard_size)?
+            lay_out(&tensors, &metadata, &output)?
         };
         let warnings = catalog.warnings.iter().chain(&bound.warnings).cloned().collect();
         Ok(Conversion { selection, reader, bound, plan, proof, layout, warnings })
@@ -171,9 +181,10 @@ impl<'a> Conversion<'a> {
     fn reopen(&self, destination: &Destination, files: Vec<PathBuf>) -> Result<Box<dyn Reader>, Errors> {
         if self.selection.target().is_file_set() {
             let names = self.layout.files.iter().map(|file| file.name.clone());
-            return open_set(destination.path(), &names.zip(files).collect::<Vec<_>>());
+            let files: Vec<_> = names.zip(files).collect();
+            return open_set(destination.path(), &files, &OpenOptions::default());
         }
-        open_files(destination.path(), &files)
+        open_files(destination.path(), &files, &OpenOptions::default())
     }
 
     /// Returns the bytes of all target tensors.
@@ -195,21 +206,15 @@ impl<'a> Conversion<'a> {
         limits: &Limits,
         progress: &dyn Progress,
     ) -> Result<Done, Errors> {
-        let files: Vec<(&str, u64, &[u8])> = self
-            .layout
-            .files
-            .iter()
-            .map(|file| (file.name.as_str(), file.size, file.header.as_slice()))
-            .collect();
-        let index = self.layout.index.as_ref().map(|index| (index.name.as_str(), index.bytes.as_slice()));
         let catalog = self.reader.catalog();
         let mut sources = catalog.files.clone();
         sources.push(catalog.path.clone());
-        let staging = Staging::create(destination, &files, index, &sources, publish)?;
+        let staging = Staging::create(destination, &self.layout, &sources, publish)?;
         let source = Source(self.reader.as_ref());
         let stats =
             execute(&self.plan, catalog, &source, &staging, &self.layout.placements, limits, progress)
                 .map_err(|errors| errors.in_file("exec/write", destination.path()))?;
+        staging.seal(&self.layout, limits.threads, progress)?;
         let checked = match verify {
             Verify::None => None,
             how => {
@@ -257,33 +262,9 @@ impl Conversion<'_> {
 /// Returns everything that is wrong with the headers.
 pub fn open_as(layout: &Layout, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
     if layout.is_file_set() && path.is_dir() {
-        return open_set(path, &files_of(path, options)?);
+        return open_set(path, &files_of(path, options)?, options);
     }
     open(path, options)
-}
-
-/// Lays out a set of files: of a tensor `FILE::KEY`, `KEY` in the file `FILE`.
-fn lay_out_set(
-    tensors: &[OutputTensor<'_>],
-    metadata: &BTreeMap<String, String>,
-) -> Result<OutputLayout, Errors> {
-    let mut files: IndexMap<&str, Vec<(usize, OutputTensor<'_>)>> = IndexMap::new();
-    for (at, tensor) in tensors.iter().enumerate() {
-        let (file, key) = tensor.key.split_once("::").unwrap_or(("model.safetensors", tensor.key));
-        files.entry(file).or_default().push((at, OutputTensor { key, ..*tensor }));
-    }
-    files.sort_unstable_keys();
-    let empty = Placement { file: 0, offset: 0 };
-    let mut all = OutputLayout { files: Vec::new(), index: None, placements: vec![empty; tensors.len()] };
-    for (number, (name, members)) in files.into_iter().enumerate() {
-        let own: Vec<OutputTensor<'_>> = members.iter().map(|(_, tensor)| *tensor).collect();
-        let part = lay_out(&own, metadata, None)?;
-        all.files.extend(part.files.into_iter().map(|file| OutputFile { name: name.to_owned(), ..file }));
-        for ((at, _), place) in members.iter().zip(part.placements) {
-            all.placements[*at] = Placement { file: number, ..place };
-        }
-    }
-    Ok(all)
 }
 
 /// The reader, as the execution sees it.

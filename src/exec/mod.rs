@@ -10,12 +10,13 @@ use std::thread;
 
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
-pub use crate::format::safetensors::write::Placement;
+pub use crate::format::output::Placement;
 use crate::plan::{Plan, Step, ValueOp, unit};
 use crate::progress::Progress;
 
 mod buffer;
 mod check;
+mod checksum;
 mod convert;
 mod copy;
 mod gather;

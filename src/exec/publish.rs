@@ -4,7 +4,6 @@
 //! names them, so that a killed run leaves no index of a mix.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,8 +11,10 @@ use std::path::{Path, PathBuf};
 use tempfile::{Builder, NamedTempFile, TempDir, TempPath};
 
 use crate::diag::{Collector, Diagnostic, Errors};
-use crate::format::shards::{INDEX_NAME, SINGLE_NAME, named_shards};
-use crate::format::shown;
+use crate::format::output::{OutputFile, OutputLayout};
+use crate::format::shards::{index_name, named_shards, single_name};
+use crate::format::{Format, shown};
+use crate::positioned::{read_exact_at, write_all_at};
 
 /// Where the output goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,12 +26,12 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// Tells what the user means: a path that ends in `.safetensors` and is no folder is a file, any other a
+    /// Tells what the user means: a path that ends as the files of a format do and is no folder is a file, any other a
     /// folder.
     pub fn resolve(dst: &Path) -> Destination {
         let ends_in_separator =
             dst.as_os_str().as_encoded_bytes().last().is_some_and(|&b| b == b'/' || b == b'\\');
-        if dst.extension() == Some(OsStr::new("safetensors")) && !dst.is_dir() && !ends_in_separator {
+        if Format::of_ending(dst).is_some() && !dst.is_dir() && !ends_in_separator {
             Destination::File(dst.to_owned())
         } else {
             Destination::Folder(dst.to_owned())
@@ -82,10 +83,9 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Makes the temporary files at their full size, with their headers written.
+    /// Makes the temporary files at their full size, with everything around the data written.
     ///
-    /// `files` gives each file's name, its size and its first bytes; `index` the index's name and text. Where
-    /// the destination is a single file, that file's own name is used. `sources` are the files that are being
+    /// Where the destination is a single file, that file's own name is used. `sources` are the files that are being
     /// read.
     ///
     /// # Errors
@@ -95,11 +95,11 @@ impl Staging {
     /// in the way, and `publish/io` for what the system reports.
     pub fn create(
         destination: &Destination,
-        files: &[(&str, u64, &[u8])],
-        index: Option<(&str, &[u8])>,
+        layout: &OutputLayout,
         sources: &[PathBuf],
         options: PublishOptions,
     ) -> Result<Staging, Errors> {
+        let (files, index) = (&layout.files, &layout.index);
         let mut staging = match destination {
             Destination::File(path) => {
                 if files.len() != 1 || index.is_some() {
@@ -115,23 +115,24 @@ impl Staging {
         };
         let targets: Vec<PathBuf> = match destination {
             Destination::File(path) => vec![path.clone()],
-            Destination::Folder(path) => files.iter().map(|(name, ..)| path.join(name)).collect(),
+            Destination::Folder(path) => files.iter().map(|file| path.join(&file.name)).collect(),
         };
-        let index = index.map(|(name, text)| (destination.path().join(name), text));
+        let index = index.as_ref().map(|index| (destination.path().join(&index.name), &index.bytes));
         let outputs: Vec<&Path> =
             targets.iter().chain(index.iter().map(|(path, _)| path)).map(PathBuf::as_path).collect();
         if staging.new_folder.is_none() {
             if matches!(destination, Destination::Folder(_)) {
-                staging.find_old(destination.path(), &outputs);
+                staging.find_old(destination.path(), layout.format, &outputs);
             }
             staging.check_replaced(destination.path(), &outputs, sources)?;
         }
-        for (target, (_, size, header)) in targets.into_iter().zip(files) {
-            let staged = staging.stage(target, *size, header)?;
+        for (target, OutputFile { size, pieces, .. }) in targets.into_iter().zip(files) {
+            let pieces = pieces.iter().map(|(offset, bytes)| (*offset, bytes.as_slice()));
+            let staged = staging.stage(target, *size, pieces)?;
             staging.files.push(staged);
         }
         if let Some((target, text)) = index {
-            staging.index = Some(staging.stage(target, text.len() as u64, text)?);
+            staging.index = Some(staging.stage(target, text.len() as u64, [(0, text.as_slice())])?);
         }
         Ok(staging)
     }
@@ -158,16 +159,17 @@ impl Staging {
     }
 
     /// Finds the older checkpoint of a folder, which beside the new one would make a mix.
-    fn find_old(&mut self, folder: &Path, outputs: &[&Path]) {
+    fn find_old(&mut self, folder: &Path, format: Format, outputs: &[&Path]) {
         let mut old = BTreeSet::new();
-        let index = folder.join(INDEX_NAME);
+        let index = folder.join(index_name(format));
         if is_there(&index) {
             // Sound names only, and plain ones: this is about removing files.
             let names = named_shards(&index).into_iter();
-            old.extend(names.filter(|name| !name.contains('/') && name.ends_with(".safetensors")));
+            let ending = Path::new(single_name(format)).extension();
+            old.extend(names.filter(|name| !name.contains('/') && Path::new(name).extension() == ending));
             self.old_index = Some(index);
         }
-        old.insert(SINGLE_NAME.to_owned());
+        old.insert(single_name(format).to_owned());
         let paths = old.into_iter().map(|name| folder.join(name));
         self.old_files = paths.filter(|path| is_there(path) && !outputs.contains(&path.as_path())).collect();
     }
@@ -217,7 +219,12 @@ impl Staging {
     }
 
     /// Makes one temporary file.
-    fn stage(&self, target: PathBuf, size: u64, head: &[u8]) -> Result<Staged, Errors> {
+    fn stage<'b>(
+        &self,
+        target: PathBuf,
+        size: u64,
+        pieces: impl IntoIterator<Item = (u64, &'b [u8])>,
+    ) -> Result<Staged, Errors> {
         let fail = |error: io::Error| Errors::from(io_error(&target, "create it", &error));
         let file = if let Some((folder, _)) = &self.new_folder {
             let path = folder.path().join(target.file_name().unwrap_or_default());
@@ -228,7 +235,9 @@ impl Staging {
         };
         let write = |error: io::Error| Errors::from(io_error(&target, "write it", &error));
         file.as_file().set_len(size).map_err(write)?;
-        write_all_at(file.as_file(), 0, head).map_err(write)?;
+        for (offset, bytes) in pieces {
+            write_all_at(file.as_file(), offset, bytes).map_err(write)?;
+        }
         Ok(Staged { file, size, target })
     }
 
@@ -246,6 +255,17 @@ impl Staging {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         };
         write_all_at(staged.file.as_file(), offset, bytes)
+    }
+
+    /// Reads bytes of a file back, counted as in [`Staging::write_all_at`].
+    pub(super) fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let staged = self.files.get(file).ok_or(io::ErrorKind::InvalidInput)?;
+        read_exact_at(staged.file.as_file(), offset, buffer)
+    }
+
+    /// Returns the path that a file will have.
+    pub(super) fn target(&self, file: usize) -> &Path {
+        self.files.get(file).map_or(&self.folder, |staged| &staged.target)
     }
 
     /// Returns the files' temporary paths, for reading them back before they are published.
@@ -435,38 +455,36 @@ fn sync_folder(folder: &Path, options: PublishOptions) -> Result<(), Errors> {
     synced.map_err(|error| io_error(folder, "write the folder to the disk", &error).into())
 }
 
-#[cfg(unix)]
-fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
-    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
-}
-
-#[cfg(windows)]
-fn write_all_at(file: &File, mut offset: u64, mut bytes: &[u8]) -> io::Result<()> {
-    use std::os::windows::fs::FileExt;
-    while !bytes.is_empty() {
-        match file.seek_write(bytes, offset) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => {
-                offset += count as u64;
-                bytes = &bytes[count..];
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::output::OutputIndex;
 
     const FORCE: PublishOptions = PublishOptions { force: true, sync: true };
     const PLAIN: PublishOptions = PublishOptions { force: false, sync: false };
-    const ONE: &[(&str, u64, &[u8])] = &[(SINGLE_NAME, 6, b"head")];
-    const TWO: &[(&str, u64, &[u8])] =
-        &[("model-00001-of-00002.safetensors", 2, b"1"), ("model-00002-of-00002.safetensors", 2, b"2")];
-    const INDEX: Option<(&str, &[u8])> = Some((INDEX_NAME, br#"{"weight_map":{"a":"new"}}"#));
+    const INDEX_NAME: &str = "model.safetensors.index.json";
+    const SINGLE_NAME: &str = "model.safetensors";
+    const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+
+    fn layout(files: &[(&str, u64, &[u8])], index: Option<&[u8]>) -> OutputLayout {
+        let file = |&(name, size, head): &(&str, u64, &[u8])| OutputFile {
+            name: name.to_owned(),
+            pieces: vec![(0, head.to_vec())],
+            size,
+            checksums: Vec::new(),
+        };
+        let index = index.map(|text| OutputIndex { name: INDEX_NAME.to_owned(), bytes: text.to_vec() });
+        let files = files.iter().map(file).collect();
+        OutputLayout { format: Format::Safetensors, files, index, placements: Vec::new() }
+    }
+
+    fn one() -> OutputLayout {
+        layout(&[(SINGLE_NAME, 6, b"head")], None)
+    }
+
+    fn two() -> OutputLayout {
+        layout(&[(SHARDS[0], 2, b"1"), (SHARDS[1], 2, b"2")], Some(br#"{"weight_map":{"a":"new"}}"#))
+    }
 
     /// Returns the names in a folder, sorted.
     fn names(folder: &Path) -> Vec<String> {
@@ -509,10 +527,10 @@ mod tests {
         let base = tempfile::tempdir().expect("folder");
         let path = base.path().join("a.safetensors");
         let destination = Destination::resolve(&path);
-        drop(Staging::create(&destination, ONE, None, &[], PLAIN).expect("stages"));
+        drop(Staging::create(&destination, &one(), &[], PLAIN).expect("stages"));
         assert!(names(base.path()).is_empty());
 
-        let staging = Staging::create(&destination, ONE, None, &[], PLAIN).expect("stages");
+        let staging = Staging::create(&destination, &one(), &[], PLAIN).expect("stages");
         assert!(names(base.path())[0].starts_with(".a.safetensors.qkvconv-"));
         assert_eq!(fs::read(&staging.temporary_paths()[0]).expect("reads"), b"head\0\0");
         std::thread::scope(|scope| {
@@ -531,11 +549,11 @@ mod tests {
             (&b"head\x04\x05"[..], 1)
         );
 
-        let errors = Staging::create(&destination, ONE, None, &[], PLAIN).expect_err("exists");
+        let errors = Staging::create(&destination, &one(), &[], PLAIN).expect_err("exists");
         assert!(format!("{errors:?}").contains("--force") && errors.to_string().contains("`a.safetensors`"));
-        Staging::create(&destination, ONE, None, &[], FORCE).expect("stages").publish().expect("replaces");
+        Staging::create(&destination, &one(), &[], FORCE).expect("stages").publish().expect("replaces");
         assert_eq!(fs::read(&path).expect("reads"), b"head\0\0");
-        assert_eq!(codes(Staging::create(&destination, TWO, INDEX, &[], FORCE)), ["publish/sharded"]);
+        assert_eq!(codes(Staging::create(&destination, &two(), &[], FORCE)), ["publish/sharded"]);
     }
 
     #[test]
@@ -543,17 +561,17 @@ mod tests {
         let base = tempfile::tempdir().expect("folder");
         let path = base.path().join("out");
         let destination = Destination::resolve(&path);
-        let staging = Staging::create(&destination, TWO, INDEX, &[], PLAIN).expect("stages");
+        let staging = Staging::create(&destination, &two(), &[], PLAIN).expect("stages");
         assert!(!path.exists());
         drop(staging);
         assert!(names(base.path()).is_empty());
         let paths =
-            Staging::create(&destination, TWO, INDEX, &[], FORCE).expect("stages").publish().expect("works");
+            Staging::create(&destination, &two(), &[], FORCE).expect("stages").publish().expect("works");
         assert_eq!(paths[2], path.join(INDEX_NAME));
         assert_eq!((names(&path).len(), names(base.path())), (3, vec!["out".to_owned()]));
 
         let race = Destination::resolve(&base.path().join("race"));
-        let staging = Staging::create(&race, ONE, None, &[], PLAIN).expect("stages");
+        let staging = Staging::create(&race, &one(), &[], PLAIN).expect("stages");
         fs::create_dir(race.path()).expect("folder");
         fs::write(race.path().join("theirs"), "").expect("writes");
         assert_eq!(codes(staging.publish()), ["publish/exists"]);
@@ -571,8 +589,7 @@ mod tests {
         fs::create_dir(&plain_folder).expect("folder");
         for folder in ["d", "new"] {
             let path = base.path().join(folder);
-            let staging =
-                Staging::create(&Destination::resolve(&path), ONE, None, &[], PLAIN).expect("stages");
+            let staging = Staging::create(&Destination::resolve(&path), &one(), &[], PLAIN).expect("stages");
             let published = staging.publish().expect("works");
             assert_eq!((mode(&published[0]), mode(&path)), (mode(&plain_file), mode(&plain_folder)));
         }
@@ -586,22 +603,22 @@ mod tests {
         old_sharded(&path);
         let destination = Destination::resolve(&path);
         // Neither file is an output of this run, but beside it they would be a mix.
-        let refused = Staging::create(&destination, ONE, None, &[], PLAIN);
+        let refused = Staging::create(&destination, &one(), &[], PLAIN);
         assert_eq!(codes(refused), ["publish/exists"; 3]);
-        assert_eq!(codes(Staging::create(&destination, TWO, INDEX, &[], PLAIN)), ["publish/exists"; 3]);
+        assert_eq!(codes(Staging::create(&destination, &two(), &[], PLAIN)), ["publish/exists"; 3]);
 
-        drop(Staging::create(&destination, ONE, None, &[], FORCE).expect("stages"));
+        drop(Staging::create(&destination, &one(), &[], FORCE).expect("stages"));
         assert_eq!(names(&path).len(), 4);
-        Staging::create(&destination, TWO, INDEX, &[], FORCE).expect("stages").publish().expect("works");
-        assert_eq!(names(&path), ["config.json", TWO[0].0, TWO[1].0, INDEX_NAME]);
-        assert_eq!(fs::read(path.join(TWO[0].0)).expect("reads"), b"1\0");
+        Staging::create(&destination, &two(), &[], FORCE).expect("stages").publish().expect("works");
+        assert_eq!(names(&path), ["config.json", SHARDS[0], SHARDS[1], INDEX_NAME]);
+        assert_eq!(fs::read(path.join(SHARDS[0])).expect("reads"), b"1\0");
 
         old_sharded(&path);
-        Staging::create(&destination, ONE, None, &[], FORCE).expect("stages").publish().expect("works");
+        Staging::create(&destination, &one(), &[], FORCE).expect("stages").publish().expect("works");
         assert_eq!(names(&path), ["config.json", "model-00002-of-00002.safetensors", SINGLE_NAME]);
         fs::remove_file(path.join("model-00002-of-00002.safetensors")).expect("removes");
-        Staging::create(&destination, TWO, INDEX, &[], FORCE).expect("stages").publish().expect("works");
-        assert_eq!(names(&path), ["config.json", TWO[0].0, TWO[1].0, INDEX_NAME]);
+        Staging::create(&destination, &two(), &[], FORCE).expect("stages").publish().expect("works");
+        assert_eq!(names(&path), ["config.json", SHARDS[0], SHARDS[1], INDEX_NAME]);
         assert!(base.path().join("outside.safetensors").exists());
     }
 
@@ -609,11 +626,11 @@ mod tests {
     fn a_file_that_appears_in_the_meantime_is_kept() {
         let base = tempfile::tempdir().expect("folder");
         let destination = Destination::resolve(base.path());
-        let staging = Staging::create(&destination, TWO, INDEX, &[], PLAIN).expect("stages");
-        fs::write(base.path().join(TWO[1].0), "theirs").expect("writes");
+        let staging = Staging::create(&destination, &two(), &[], PLAIN).expect("stages");
+        fs::write(base.path().join(SHARDS[1]), "theirs").expect("writes");
         assert_eq!(codes(staging.publish()), ["publish/exists"]);
-        assert_eq!(names(base.path()), [TWO[1].0]);
-        assert_eq!(fs::read(base.path().join(TWO[1].0)).expect("reads"), b"theirs");
+        assert_eq!(names(base.path()), [SHARDS[1]]);
+        assert_eq!(fs::read(base.path().join(SHARDS[1])).expect("reads"), b"theirs");
     }
 
     #[test]
@@ -623,7 +640,7 @@ mod tests {
         fs::write(&source, "source").expect("writes");
         let refused = |path: &Path, sources: &[PathBuf]| {
             assert_eq!(
-                codes(Staging::create(&Destination::resolve(path), ONE, None, sources, FORCE)),
+                codes(Staging::create(&Destination::resolve(path), &one(), sources, FORCE)),
                 ["publish/over-source"]
             );
         };
@@ -655,7 +672,7 @@ mod tests {
     fn what_cannot_be_written_is_told_before_anything_is() {
         let base = tempfile::tempdir().expect("folder");
         let stage = |name: &str| {
-            codes(Staging::create(&Destination::resolve(&base.path().join(name)), ONE, None, &[], PLAIN))
+            codes(Staging::create(&Destination::resolve(&base.path().join(name)), &one(), &[], PLAIN))
         };
         assert_eq!(stage("no/a.safetensors"), ["publish/no-folder"]);
         assert_eq!(stage("no/out"), ["publish/no-folder"]);

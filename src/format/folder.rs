@@ -2,40 +2,73 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{OpenOptions, io_error, shards, shown};
+use super::shards::{self, INDEX_ENDING, index_name, single_name};
+use super::sniff::{self, Content};
+use super::store::OpenFile;
+use super::{Format, OpenOptions, io_error, shown, tensorflow};
 use crate::diag::{Diagnostic, Errors};
 
-/// Returns the file of a folder that stands for its checkpoint: an index, or the only safetensors file.
+/// The names that are looked for first, each an index or a checkpoint of one file: what the transformers library would
+/// load of a folder, in its order (huggingface/transformers, `src/transformers/modeling_utils.py`).
+fn usual_names() -> impl Iterator<Item = String> {
+    [Format::Safetensors, Format::PyTorch, Format::Hdf5, Format::Msgpack]
+        .into_iter()
+        .flat_map(|format| [index_name(format), single_name(format).to_owned()])
+}
+
+/// What trainers leave beside the weights, in formats of weights.
+fn is_training_state(name: &str) -> bool {
+    matches!(name, "training_args.bin" | "optimizer.pt" | "optimizer.bin" | "scheduler.pt" | "scheduler.bin")
+        || name.starts_with("rng_state")
+        || name.starts_with("random_states")
+}
+
+/// Returns the file of a folder that stands for its checkpoint: an index, or the only file with weights.
 pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<PathBuf, Errors> {
     let names = names_in(folder)?;
-    let indexes = ending_in(&names, shards::INDEX_ENDING);
-    let files = ending_in(&names, ".safetensors");
-    let name = match (&indexes[..], &files[..]) {
-        (indexes, _) if indexes.contains(&shards::INDEX_NAME) => shards::INDEX_NAME,
-        ([index], _) => index,
-        ([], [file]) => file,
-        ([], []) => return Err(nothing(folder, &names).into()),
-        ([], several) | (several, _) => {
-            let kind = if indexes.is_empty() { "safetensors files and no index" } else { "indexes" };
-            let message = format!("the folder holds {} {kind}: {}", several.len(), list(several));
-            let help = "name one of the files instead of the folder";
-            return Err(Diagnostic::error("format/ambiguous-folder", message).file(folder).help(help).into());
+    let has = |name: &str| names.iter().any(|other| other == name);
+    let indexes = ending_in(&names, INDEX_ENDING);
+    let safetensors = ending_in(&names, ".safetensors");
+    let name = if let Some(name) = usual_names().find(|name| has(name) && is_index(name)) {
+        name
+    } else if let [index] = indexes[..] {
+        index.to_owned()
+    } else if indexes.len() > 1 {
+        return Err(ambiguous(folder, "indexes", &indexes));
+    } else if let [file] = safetensors[..] {
+        file.to_owned()
+    } else if safetensors.len() > 1 {
+        return Err(ambiguous(folder, "safetensors files and no index", &safetensors));
+    } else if let Some(name) = usual_names().find(|name| has(name)) {
+        name
+    } else if let Some(path) = tensorflow::latest_in(folder) {
+        return Ok(path);
+    } else {
+        let found = checkpoints(folder, &names);
+        match &found[..] {
+            [name] => (*name).to_owned(),
+            [] => return Err(nothing(folder).into()),
+            several => return Err(ambiguous(folder, "files with weights", several)),
         }
     };
-    let path = folder.join(name);
+    let path = folder.join(&name);
     // An index may be a link anywhere: its text names files, and those are checked on their own.
-    if indexes.is_empty() {
-        shards::check_link(folder, &path, name, options)?;
+    if !is_index(&name) {
+        shards::check_link(folder, &path, &name, options)?;
     }
     Ok(path)
 }
 
-/// Returns all safetensors files of a folder, by name.
+fn is_index(name: &str) -> bool {
+    name.ends_with(INDEX_ENDING)
+}
+
+/// Returns all files with weights of a folder, by name.
 pub(super) fn files_of(folder: &Path, options: &OpenOptions) -> Result<Vec<(String, PathBuf)>, Errors> {
     let names = names_in(folder)?;
-    let files = ending_in(&names, ".safetensors");
+    let files = checkpoints(folder, &names);
     if files.is_empty() {
-        return Err(nothing(folder, &names).into());
+        return Err(nothing(folder).into());
     }
     files
         .into_iter()
@@ -45,6 +78,26 @@ pub(super) fn files_of(folder: &Path, options: &OpenOptions) -> Result<Vec<(Stri
             Ok((name.to_owned(), path))
         })
         .collect()
+}
+
+/// Returns the names of the files that are checkpoints by their content.
+fn checkpoints<'a>(folder: &Path, names: &'a [String]) -> Vec<&'a str> {
+    let holds_weights = |name: &&str| {
+        let Ok(file) = OpenFile::open(&folder.join(name)) else { return false };
+        match sniff::sniff(&file) {
+            // Nothing known counts as safetensors, so the name must say so too.
+            Ok(Content::Checkpoint(Format::Safetensors)) => name.ends_with(".safetensors"),
+            Ok(Content::Checkpoint(_)) => true,
+            Ok(Content::Json | Content::Foreign(_)) | Err(_) => false,
+        }
+    };
+    names.iter().map(String::as_str).filter(|name| !is_training_state(name)).filter(holds_weights).collect()
+}
+
+fn ambiguous(folder: &Path, kind: &str, several: &[&str]) -> Errors {
+    let message = format!("the folder holds {} {kind}: {}", several.len(), list(several));
+    let help = "name one of the files instead of the folder";
+    Diagnostic::error("format/ambiguous-folder", message).file(folder).help(help).into()
 }
 
 /// Returns the names of a folder's visible entries, sorted.
@@ -77,19 +130,10 @@ fn list(names: &[&str]) -> String {
     shown_names.join(", ")
 }
 
-fn nothing(folder: &Path, names: &[String]) -> Diagnostic {
-    let others: Vec<&str> = [".bin", ".pt", ".pth", ".ckpt", ".h5", ".npz", ".gguf"]
-        .iter()
-        .flat_map(|end| ending_in(names, end))
-        .collect();
-    let diagnostic =
-        Diagnostic::error("format/no-checkpoint", "the folder holds no safetensors file and no index")
-            .file(folder);
-    if others.is_empty() {
-        diagnostic.help("name the folder that holds the weights, or a file")
-    } else {
-        diagnostic.found(list(&others)).help("save the weights with safetensors first, or name a file")
-    }
+fn nothing(folder: &Path) -> Diagnostic {
+    Diagnostic::error("format/no-checkpoint", "the folder holds no file with weights and no index")
+        .file(folder)
+        .help("name the folder that holds the weights, or a file")
 }
 
 #[cfg(test)]
@@ -104,8 +148,8 @@ mod tests {
     fn the_only_file_is_the_checkpoint() {
         let folder = tempfile::tempdir().expect("folder");
         assert_eq!(codes(&open_plain(folder.path())), ["format/no-checkpoint"]);
-        put(folder.path(), "pytorch_model.bin", b"PK");
-        assert!(text(&open_plain(folder.path())).contains("`pytorch_model.bin`"));
+        put(folder.path(), "notes.bin", b"abc");
+        assert_eq!(codes(&open_plain(folder.path())), ["format/no-checkpoint"]);
         put(folder.path(), "a.safetensors", &one("a"));
         put(folder.path(), "._a.safetensors", b"junk");
         let reader = open_plain(folder.path()).expect("opens");
@@ -140,7 +184,7 @@ mod tests {
         let result = open_plain(folder.path());
         assert_eq!(codes(&result), ["format/path-escape"]);
         assert!(text(&result).contains("--allow outside-link"));
-        let options = super::OpenOptions { allow_outside_links: true };
+        let options = super::OpenOptions { allow_outside_links: true, ..Default::default() };
         assert!(super::super::open(folder.path(), &options).is_ok());
     }
 }

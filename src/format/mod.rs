@@ -2,29 +2,135 @@
 //!
 //! Opening reads headers only. Everything that the headers say is checked before any of it is used, and what
 //! is wrong is reported together; a [`Reader`] can therefore be trusted to describe ranges that exist.
+//!
+//! Each format has a folder: `read` turns a file into a [`part::Part`], `write` lays out a new file. What follows is the
+//! same for all of them: [`part`] makes one checkpoint of parts, [`shards`] reads an index, [`output`] cuts shards.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
+use crate::dtype::Dtype;
 
 mod folder;
+mod gguf;
+mod hdf5;
 mod json;
-pub mod safetensors;
+mod msgpack;
+mod numpy;
+pub mod output;
+mod part;
+mod pytorch;
+mod root;
+mod safetensors;
 pub(crate) mod shards;
 mod sniff;
+mod store;
+mod tensorflow;
+mod zip;
 
-/// What is allowed while opening a checkpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+use part::Part;
+use sniff::Content;
+use store::OpenFile;
+
+/// A file format of checkpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Format {
+    /// Hugging Face safetensors.
+    #[default]
+    Safetensors,
+    /// PyTorch's pickles: the zip archive, and the file before it.
+    PyTorch,
+    /// A NumPy archive of arrays.
+    Npz,
+    /// One NumPy array.
+    Npy,
+    /// HDF5, as Keras and the TensorFlow models of Hugging Face write it.
+    Hdf5,
+    /// A `.keras` archive, which holds an HDF5 file.
+    Keras,
+    /// A TensorFlow checkpoint: an index and data files.
+    TensorFlow,
+    /// Flax's msgpack.
+    Msgpack,
+    /// GGUF, the format of llama.cpp.
+    Gguf,
+}
+
+impl Format {
+    /// Every format.
+    pub const ALL: &[Format] = &[
+        Format::Safetensors,
+        Format::PyTorch,
+        Format::Npz,
+        Format::Npy,
+        Format::Hdf5,
+        Format::Keras,
+        Format::TensorFlow,
+        Format::Msgpack,
+        Format::Gguf,
+    ];
+
+    /// Returns the name of the format, as `--format` takes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Format::Safetensors => "safetensors",
+            Format::PyTorch => "pytorch",
+            Format::Npz => "npz",
+            Format::Npy => "npy",
+            Format::Hdf5 => "hdf5",
+            Format::Keras => "keras",
+            Format::TensorFlow => "tensorflow",
+            Format::Msgpack => "msgpack",
+            Format::Gguf => "gguf",
+        }
+    }
+
+    /// Returns whether checkpoints are written in the format.
+    pub const fn is_written(self) -> bool {
+        !matches!(self, Format::Npy | Format::Keras | Format::TensorFlow)
+    }
+
+    /// Returns the format that a file's name asks for by its ending, for a file that is to be written.
+    pub fn of_ending(path: &Path) -> Option<Format> {
+        match path.extension()?.to_str()? {
+            "safetensors" => Some(Format::Safetensors),
+            "bin" | "pt" | "pth" | "ckpt" => Some(Format::PyTorch),
+            "npz" => Some(Format::Npz),
+            "h5" | "hdf5" => Some(Format::Hdf5),
+            "msgpack" => Some(Format::Msgpack),
+            "gguf" => Some(Format::Gguf),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What is allowed and known while opening a checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Whether a file that an index or a folder names may be a symbolic link that leaves the folder, as in
     /// the cache of huggingface_hub (`--allow outside-link`).
     pub allow_outside_links: bool,
+    /// The container that holds the weights, of a file that nests them (`--root`): names joined by `.` or `/`.
+    pub root: Option<String>,
+    /// What raw bytes without a type are (`--void-as`): at most one type of each width.
+    pub void_as: Vec<Dtype>,
 }
 
 /// An open checkpoint: its headers, and its data on request.
 pub trait Reader: Send + Sync {
+    /// Returns the format of its files.
+    fn format(&self) -> Format;
+
     /// Returns what the headers say.
     fn catalog(&self) -> &Catalog;
 
@@ -45,55 +151,86 @@ pub trait Reader: Send + Sync {
     fn unchanged(&self) -> Result<(), Errors>;
 }
 
-/// Opens a checkpoint: a file, the index of a sharded checkpoint, or a folder that holds one of these.
+/// Opens a checkpoint: a file, the index of a sharded checkpoint, the prefix of a TensorFlow checkpoint, or a folder
+/// that holds one of these.
 ///
 /// What a file is follows from its content, never from its name.
 ///
 /// # Errors
 /// Returns everything that is wrong with the headers or the index (`format/…`).
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
-    let is_folder = std::fs::metadata(path).map_err(|error| io_error(path, "open it", &error))?.is_dir();
-    let file = if is_folder { folder::checkpoint_in(path, options)? } else { path.to_owned() };
+    let named = tensorflow::index_of_prefix(path).unwrap_or_else(|| path.to_owned());
+    let is_folder = std::fs::metadata(&named).map_err(|error| io_error(path, "open it", &error))?.is_dir();
+    let file = if is_folder { folder::checkpoint_in(&named, options)? } else { named };
     if sniff::is_json_file(&file)? {
         return shards::open_index(path, &file, options);
     }
-    let mut collector = Collector::default();
-    let parts = safetensors::read::open_file(&file, &mut collector).into_iter().collect();
-    Ok(Box::new(safetensors::read::assemble(path, parts, collector)?))
+    open_files(path, &[file], options)
 }
 
-/// Opens safetensors files as one checkpoint without an index; `path` stands in messages for all of them.
+/// Opens files as one checkpoint without an index; `path` stands in messages for all of them.
 ///
 /// # Errors
 /// Returns everything that is wrong with the headers, and `format/duplicate-key` for a tensor in two files.
-pub fn open_files(path: &Path, files: &[PathBuf]) -> Result<Box<dyn Reader>, Errors> {
+pub fn open_files(path: &Path, files: &[PathBuf], options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
     let mut collector = Collector::default();
-    let parts = files.iter().filter_map(|file| safetensors::read::open_file(file, &mut collector)).collect();
-    Ok(Box::new(safetensors::read::assemble(path, parts, collector)?))
+    let parts = files.iter().filter_map(|file| open_part(file, options, &mut collector)).collect();
+    part::assemble(path, parts, collector)
 }
 
-/// Opens safetensors files as a set whose names count: each is given the name that it goes by, and the key of a tensor
+/// Opens files as a set whose names count: each is given the name that it goes by, and the key of a tensor
 /// is `NAME::KEY`, so that files may hold tensors of one name (tensor-parallel shards).
 ///
 /// # Errors
 /// Returns everything that is wrong with the headers.
-pub fn open_set(path: &Path, files: &[(String, PathBuf)]) -> Result<Box<dyn Reader>, Errors> {
+pub fn open_set(
+    path: &Path,
+    files: &[(String, PathBuf)],
+    options: &OpenOptions,
+) -> Result<Box<dyn Reader>, Errors> {
     let mut collector = Collector::default();
     let parts = files.iter().filter_map(|(name, file)| {
-        let mut part = safetensors::read::open_file(file, &mut collector)?;
-        part.header.tensors.iter_mut().for_each(|entry| entry.key = format!("{name}::{}", entry.key));
+        let mut part = open_part(file, options, &mut collector)?;
+        part.tensors.iter_mut().for_each(|tensor| tensor.key = format!("{name}::{}", tensor.key));
         Some(part)
     });
     let parts = parts.collect();
-    Ok(Box::new(safetensors::read::assemble(path, parts, collector)?))
+    part::assemble(path, parts, collector)
 }
 
-/// Returns the safetensors files of a folder with their names, for [`open_set`].
+/// Returns the checkpoint files of a folder with their names, for [`open_set`].
 ///
 /// # Errors
 /// Returns what the system refuses, and links that leave the folder.
 pub fn files_of(folder: &Path, options: &OpenOptions) -> Result<Vec<(String, PathBuf)>, Errors> {
     folder::files_of(folder, options)
+}
+
+/// Opens a file and reads its header; what is wrong goes to the collector.
+fn open_part(path: &Path, options: &OpenOptions, out: &mut Collector) -> Option<Part> {
+    let part = OpenFile::open(path).and_then(|file| read_part(&file, options, out));
+    part.map_err(|errors| out.extend(errors)).ok()
+}
+
+fn read_part(file: &Arc<OpenFile>, options: &OpenOptions, out: &mut Collector) -> Result<Part, Errors> {
+    match sniff::sniff(file)? {
+        Content::Checkpoint(format) => match format {
+            Format::Safetensors => safetensors::read::read(file, out),
+            Format::PyTorch => pytorch::read(file, options, out),
+            Format::Npz => numpy::read_npz(file, options, out),
+            Format::Npy => numpy::read_npy(file, options, out),
+            Format::Hdf5 => hdf5::read(file, options, out),
+            Format::Keras => hdf5::read_keras(file, options, out),
+            Format::TensorFlow => tensorflow::read(file, options, out),
+            Format::Msgpack => msgpack::read(file, options, out),
+            Format::Gguf => gguf::read(file, options, out),
+        },
+        Content::Foreign(diagnostic) => Err((*diagnostic).into()),
+        Content::Json => {
+            let message = "it is a JSON text, not a checkpoint";
+            Err(Diagnostic::error("format/bad-header", message).file(&file.path).into())
+        }
+    }
 }
 
 /// Describes a failure of the file system; `action` completes "cannot …".

@@ -1,4 +1,4 @@
-//! Sharded checkpoints: an index, `*.safetensors.index.json`, and the files that it names.
+//! Sharded checkpoints: an index, `*.index.json`, and the files that it names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -7,24 +7,52 @@ use serde::Serialize;
 use serde_json::Number;
 
 use super::json::{Json, repeated};
+use super::part::{Part, assemble};
 use super::safetensors::header::LIMIT;
-use super::safetensors::read::{self, Part};
-use super::{OpenOptions, Reader, io_error, shown, sniff};
+use super::{Format, OpenOptions, Reader, io_error, open_part, shown, sniff};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::fold::fold_keys;
 
-/// The index's usual name.
-pub(crate) const INDEX_NAME: &str = "model.safetensors.index.json";
-
 /// What every index's name ends in.
-pub(super) const INDEX_ENDING: &str = ".safetensors.index.json";
+pub(super) const INDEX_ENDING: &str = ".index.json";
 
-/// The name of a checkpoint of one file.
-pub(crate) const SINGLE_NAME: &str = "model.safetensors";
+impl Format {
+    /// Returns the name and the ending of a checkpoint of one file, as the transformers library looks for it
+    /// (huggingface/transformers, `src/transformers/utils/__init__.py`) where it does.
+    const fn name_and_ending(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Format::Safetensors => ("model", ".safetensors", "model.safetensors"),
+            Format::PyTorch => ("pytorch_model", ".bin", "pytorch_model.bin"),
+            Format::Npz => ("model", ".npz", "model.npz"),
+            Format::Npy => ("model", ".npy", "model.npy"),
+            Format::Hdf5 => ("tf_model", ".h5", "tf_model.h5"),
+            Format::Keras => ("model", ".keras", "model.keras"),
+            Format::TensorFlow => ("model", ".index", "model.index"),
+            Format::Msgpack => ("flax_model", ".msgpack", "flax_model.msgpack"),
+            Format::Gguf => ("model", ".gguf", "model.gguf"),
+        }
+    }
+
+    /// Returns whether checkpoints of the format can be cut into several files with an index.
+    pub(super) const fn has_shards(self) -> bool {
+        matches!(self, Format::Safetensors | Format::PyTorch | Format::Hdf5 | Format::Msgpack)
+    }
+}
+
+/// Returns the name of an index.
+pub(crate) fn index_name(format: Format) -> String {
+    format!("{}{INDEX_ENDING}", single_name(format))
+}
+
+/// Returns the name of a checkpoint of one file.
+pub(crate) const fn single_name(format: Format) -> &'static str {
+    format.name_and_ending().2
+}
 
 /// Returns the name of a shard; `position` counts from 0.
-pub(super) fn shard_name(position: usize, count: usize) -> String {
-    format!("model-{:05}-of-{count:05}.safetensors", position + 1)
+pub(super) fn shard_name(format: Format, position: usize, count: usize) -> String {
+    let (name, ending, _) = format.name_and_ending();
+    format!("{name}-{:05}-of-{count:05}{ending}", position + 1)
 }
 
 /// An index's content.
@@ -50,13 +78,13 @@ pub(super) fn open_index(
     let paths = resolve(folder, index_path, &names, options, &mut out);
     let mut parts: Vec<Part> = Vec::new();
     if !out.has_errors() {
-        parts.extend(paths.iter().filter_map(|path| read::open_file(path, &mut out)));
+        parts.extend(paths.iter().filter_map(|path| open_part(path, options, &mut out)));
     }
     if !out.has_errors() {
         let names: Vec<&str> = names.into_iter().collect();
         cross_check(&index, index_path, &names, &parts, options, &mut out);
     }
-    Ok(Box::new(read::assemble(source, parts, out)?))
+    assemble(source, parts, out)
 }
 
 /// Reads an index's text, bounded like a header.
@@ -213,10 +241,9 @@ fn cross_check(
     let mut homes: HashMap<&str, Vec<&str>> = HashMap::new();
     let mut total = 0_u64;
     for (&name, part) in names.iter().zip(parts) {
-        for entry in &part.header.tensors {
+        for entry in &part.tensors {
             homes.entry(&entry.key).or_default().push(name);
-            // Each file's data fits the file, so the sum stays far from overflowing.
-            total += entry.end - entry.begin;
+            total = total.saturating_add(entry.bytes());
             if !index.weight_map.contains_key(&entry.key) {
                 let message = format!("`{}` holds a tensor that the index does not list", shown(name));
                 let diagnostic = Diagnostic::warning("format/not-indexed", message).file(index_path);
@@ -274,8 +301,8 @@ fn strays(
             continue;
         }
         // Its own faults are none of this checkpoint's.
-        let Some(part) = read::open_file(&path, &mut Collector::default()) else { continue };
-        for entry in part.header.tensors {
+        let Some(part) = open_part(&path, options, &mut Collector::default()) else { continue };
+        for entry in part.tensors {
             if wanted.contains(entry.key.as_str()) {
                 found.entry(entry.key).or_insert_with(|| name.clone());
             }
@@ -323,7 +350,7 @@ mod tests {
     }
 
     fn index(folder: &Path, text: &str) -> PathBuf {
-        put(folder, INDEX_NAME, text.as_bytes())
+        put(folder, "model.safetensors.index.json", text.as_bytes())
     }
 
     fn warnings(reader: &dyn Reader) -> Vec<&'static str> {
@@ -386,7 +413,10 @@ mod tests {
         assert!(
             text(&result).contains("--allow outside-link") && text(&result).contains("`out.safetensors`")
         );
-        assert!(super::super::open(&path, &OpenOptions { allow_outside_links: true }).is_ok());
+        assert!(
+            super::super::open(&path, &OpenOptions { allow_outside_links: true, ..OpenOptions::default() })
+                .is_ok()
+        );
     }
 
     #[test]

@@ -1,21 +1,23 @@
-//! Recognising a file by its first bytes.
+//! Recognising a file by its content.
 
 use std::fs::File;
-use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
-use super::io_error;
 use super::safetensors::header::LIMIT;
+use super::store::{OpenFile, Store};
+use super::{Format, io_error, tensorflow, zip};
 use crate::diag::{Diagnostic, Errors};
 
-/// How many bytes are looked at.
+/// How many bytes are looked at from the start.
 const HEAD: u64 = 1024;
 
 /// What a file is.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// A safetensors file, or nothing known; the header's checks say what is wrong then.
-    Safetensors,
+    /// A checkpoint in that format. Safetensors stands also for what nothing is known of; the header's checks say what
+    /// is wrong then.
+    Checkpoint(Format),
     /// A JSON text, such as the index of a sharded checkpoint.
     Json,
     /// Something else, with what to do about it.
@@ -24,8 +26,7 @@ pub(super) enum Content {
 
 /// Returns whether a file is a JSON text.
 pub(super) fn is_json_file(path: &Path) -> Result<bool, Errors> {
-    let (file, _) = open_regular(path)?;
-    Ok(matches!(sniff(&read_head(&file, path)?, path), Content::Json))
+    Ok(matches!(sniff(&OpenFile::open(path)?)?, Content::Json))
 }
 
 /// Opens a regular file and returns its size in bytes; anything else could block or never end.
@@ -39,29 +40,72 @@ pub(super) fn open_regular(path: &Path) -> Result<(File, std::fs::Metadata), Err
     Ok((file, metadata))
 }
 
-/// Reads the bytes that [`sniff`] wants, from where the file stands.
-pub(super) fn read_head(file: &File, path: &Path) -> Result<Vec<u8>, Errors> {
-    let mut head = Vec::new();
-    file.take(HEAD).read_to_end(&mut head).map_err(|error| io_error(path, "read it", &error))?;
-    Ok(head)
-}
-
-/// Tells what a file is from its first bytes.
-pub(super) fn sniff(head: &[u8], path: &Path) -> Content {
+/// Tells what a file is.
+pub(super) fn sniff(file: &Arc<OpenFile>) -> Result<Content, Errors> {
+    let head = file.bytes(0, HEAD.min(file.size))?;
     // Safetensors comes first: the length of its header is free, and 640 is also the beginning of a pickle.
-    if looks_like_safetensors(head) {
-        return Content::Safetensors;
+    if looks_like_safetensors(&head) {
+        return Ok(Content::Checkpoint(Format::Safetensors));
     }
     let text = head.trim_ascii_start();
     if text.first() == Some(&b'{') && !head.contains(&0) {
-        return Content::Json;
+        return Ok(Content::Json);
     }
-    match foreign(head, text) {
-        Some((code, message, help)) => {
-            Content::Foreign(Box::new(Diagnostic::error(code, message).file(path).help(help)))
-        }
-        None => Content::Safetensors,
+    if let Some((code, message, help)) = foreign(&head, text) {
+        let diagnostic = Diagnostic::error(code, message).file(&file.path).help(help);
+        return Ok(Content::Foreign(Box::new(diagnostic)));
     }
+    let starts = |magic: &[u8]| head.starts_with(magic);
+    let format = if starts(b"PK\x03\x04") || starts(b"PK\x05\x06") {
+        return zip_content(file);
+    } else if matches!(head[..], [0x80, 2..=5, ..]) {
+        Format::PyTorch
+    } else if starts(b"GGUF") {
+        Format::Gguf
+    } else if starts(b"\x89HDF\r\n\x1a\n") {
+        Format::Hdf5
+    } else if starts(b"\x93NUMPY") {
+        Format::Npy
+    } else if matches!(head[..], [0x81..=0x8f, 0xa0..=0xbf | 0xd9..=0xdb, ..] | [0xde | 0xdf, ..]) {
+        Format::Msgpack
+    } else if ends_as_table(file)? {
+        Format::TensorFlow
+    } else {
+        Format::Safetensors
+    };
+    Ok(Content::Checkpoint(format))
+}
+
+/// Tells what a zip archive is by the names of its entries.
+fn zip_content(file: &Arc<OpenFile>) -> Result<Content, Errors> {
+    let entries = zip::read::entries(file)?;
+    let any = |test: &dyn Fn(&str) -> bool| entries.iter().any(|entry| test(&entry.name));
+    let format = if any(&|name| name == "data.pkl" || name.ends_with("/data.pkl")) {
+        Format::PyTorch
+    } else if any(&|name| name.ends_with(".weights.h5")) {
+        Format::Keras
+    } else if any(&|name| name.ends_with(".npy")) || entries.is_empty() {
+        Format::Npz
+    } else {
+        let message = "it is a zip archive without weights that are known";
+        let diagnostic = Diagnostic::error("format/zip", message).file(&file.path);
+        let names: Vec<String> = entries.iter().take(5).map(|entry| super::shown(&entry.name)).collect();
+        let diagnostic = diagnostic
+            .expected(
+                "a PyTorch archive (data.pkl), a NumPy archive (*.npy) or a Keras archive (*.weights.h5)",
+            )
+            .found(names.join(", "))
+            .help("unpack it and name the checkpoint inside");
+        return Ok(Content::Foreign(Box::new(diagnostic)));
+    };
+    Ok(Content::Checkpoint(format))
+}
+
+fn ends_as_table(file: &OpenFile) -> Result<bool, Errors> {
+    let Some(start) = file.size.checked_sub(8) else { return Ok(false) };
+    let mut end = [0; 8];
+    file.read_exact_at(start, &mut end).map_err(|error| io_error(&file.path, "read it", &error))?;
+    Ok(end == tensorflow::TABLE_MAGIC)
 }
 
 fn looks_like_safetensors(head: &[u8]) -> bool {
@@ -82,30 +126,9 @@ fn foreign(head: &[u8], text: &[u8]) -> Option<(&'static str, String, &'static s
     } else if lower.starts_with(b"<!doctype") || lower.starts_with(b"<html") {
         let help = "download the file itself: the link leads to a page about it, or wants a login";
         ("format/html", "it is an HTML page, not a checkpoint".to_owned(), help)
-    } else if starts(b"PK\x03\x04") && first_zip_entry(head).is_some_and(|name| name.ends_with(b".npy")) {
-        (
-            "format/npz",
-            "NumPy archives (npz) are not read yet".to_owned(),
-            "save it with `safetensors.numpy.save_file`",
-        )
-    } else if starts(b"PK\x03\x04") || matches!(head, [0x80, 2..=5, ..]) {
-        (
-            "format/pytorch",
-            "PyTorch pickles are not read yet".to_owned(),
-            "save it with `safetensors.torch.save_file`",
-        )
-    } else if starts(b"GGUF") {
-        let help = "convert from the checkpoint that the GGUF file was made of";
-        ("format/gguf", "GGUF files are not read".to_owned(), help)
-    } else if starts(b"\x89HDF\r\n\x1a\n") {
-        (
-            "format/hdf5",
-            "HDF5 files are not read yet".to_owned(),
-            "save the weights with `safetensors.numpy.save_file`",
-        )
-    } else if starts(b"\x93NUMPY") {
-        let help = "save its array under its name with `safetensors.numpy.save_file`";
-        ("format/npy", "NumPy arrays (npy) are not read: they have no names".to_owned(), help)
+    } else if head.get(257..262) == Some(b"ustar") {
+        let help = "load it with PyTorch and save it again: `torch.save(torch.load(FILE), FILE)`";
+        ("format/tar", "it is a tar archive, as PyTorch wrote before version 0.1.10".to_owned(), help)
     } else {
         return None;
     };
@@ -116,13 +139,6 @@ fn foreign(head: &[u8], text: &[u8]) -> Option<(&'static str, String, &'static s
 fn lfs_size(head: &[u8]) -> Option<u64> {
     let text = str::from_utf8(head).ok()?;
     text.lines().find_map(|line| line.strip_prefix("size ")?.trim().parse().ok())
-}
-
-/// Returns the name of a zip archive's first entry.
-fn first_zip_entry(head: &[u8]) -> Option<&[u8]> {
-    // The local file header is 30 bytes long, with the name's length in bytes 26 and 27.
-    let length = u16::from_le_bytes([*head.get(26)?, *head.get(27)?]);
-    head.get(30..30 + usize::from(length))
 }
 
 #[cfg(test)]

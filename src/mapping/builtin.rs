@@ -14,14 +14,18 @@ pub fn names() -> impl Iterator<Item = &'static str> + Clone {
     FILES.iter().map(|(name, _)| *name)
 }
 
+/// Returns the text of a built-in family's file.
+pub(super) fn source(name: &str) -> Option<Arc<Source>> {
+    let (name, text) = FILES.iter().find(|(file, _)| *file == name)?;
+    Some(Arc::new(Source { name: format!("mappings/{name}.json"), text: (*text).to_owned() }))
+}
+
 /// Returns a built-in family.
 ///
 /// # Panics
 /// Never in a released build: a test reads every built-in file.
 pub fn family(name: &str) -> Option<Mapping> {
-    let (name, text) = FILES.iter().find(|(file, _)| *file == name)?;
-    let source = Arc::new(Source { name: format!("mappings/{name}.json"), text: (*text).to_owned() });
-    match read(&source) {
+    match read(&source(name)?) {
         Ok(mapping) => Some(mapping),
         Err(errors) => panic!("the built-in {name} is wrong: {errors}"),
     }

@@ -7,6 +7,7 @@ pub mod arith;
 pub mod builtin;
 mod check;
 pub mod forward;
+mod inherit;
 mod json;
 pub mod key;
 mod read;

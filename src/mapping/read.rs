@@ -5,6 +5,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use super::arith::Formula;
+use super::inherit::inherited;
 use super::json::{Fields, Json, Kind, parse};
 use super::key::Template;
 use super::read_forward::forward;
@@ -105,7 +106,10 @@ fn decode(source: &Arc<Source>, json: &Json, errors: &mut Collector) -> Option<M
             None => Unmapped::Error,
         };
     }
-    for (name, span, _, value) in top.entries("layouts", errors) {
+    let layouts = top.get("layouts").and_then(|layouts| layouts.object(errors));
+    let extends = top.get("extends").map(|_| mapping.family.clone());
+    let layouts = layouts.map(|layouts| inherited(layouts, extends.as_deref(), errors));
+    for (name, (span, _, value)) in layouts.iter().flatten() {
         let layout = layout(name, span, value, errors);
         insert(&mut mapping.layouts, "layout", name, span, Some(layout), |layout| &layout.span, errors);
     }
@@ -221,8 +225,10 @@ fn param(span: &Span, value: &Json, errors: &mut Collector) -> Option<Param> {
     Some(Param { axes, optional, absent_zeros, span: span.clone() })
 }
 
-const LAYOUT: &[&str] =
-    &["about", "source", "axes", "tensors", "config", "defaults", "ignore", "when", "metadata", "forward"];
+const LAYOUT: &[&str] = &[
+    "like", "about", "source", "axes", "tensors", "config", "defaults", "ignore", "when", "metadata",
+    "forward",
+];
 
 fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layout {
     let fields = value.fields(LAYOUT, errors);

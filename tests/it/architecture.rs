@@ -13,7 +13,8 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("mapping", &["notation", "span", "diag"]),
     ("bind", &["mapping", "notation", "catalog", "dtype", "span", "diag", "fold"]),
     ("plan", &["bind", "catalog", "dtype", "span", "diag", "fold"]),
-    ("format", &["catalog", "dtype", "diag", "fold"]),
+    ("positioned", &[]),
+    ("format", &["catalog", "dtype", "diag", "fold", "positioned"]),
     ("identity", &["bind", "diag"]),
 ];
 

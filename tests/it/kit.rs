@@ -1,6 +1,6 @@
 //! What the tests share: checkpoints written and read by hand, never by the library, and runs of the binary.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use qkvconv::convert::{Conversion, ConvertOptions, Verify};
 use qkvconv::diag::Errors;
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::{Destination, PublishOptions};
+use qkvconv::format::{OpenOptions, open};
 use qkvconv::mapping::select::select;
 use qkvconv::progress::Progress;
 use qkvconv::span::Source;
@@ -265,5 +266,35 @@ impl Progress for Nobody {
 
     fn cancelled(&self) -> bool {
         false
+    }
+}
+
+/// Asserts that a checkpoint in any format holds exactly what a safetensors file beside it holds, bit for bit; both are
+/// read index by index.
+pub(crate) fn assert_holds(source: &Path, options: &OpenOptions, expected: &Path) {
+    let found = open(source, options).unwrap_or_else(|errors| panic!("{}: {errors}", source.display()));
+    let wanted = read(expected);
+    let keys: BTreeSet<&str> = found.catalog().tensors.iter().map(|tensor| tensor.key.as_str()).collect();
+    let wanted_keys: BTreeSet<&str> = wanted.keys().map(String::as_str).collect();
+    assert_eq!(keys, wanted_keys, "{}", source.display());
+    for tensor in &found.catalog().tensors {
+        let wanted = &wanted[&tensor.key];
+        let place = format!("{} of {}", tensor.key, source.display());
+        assert_eq!((tensor.dtype.name(), &tensor.shape), (wanted.dtype.as_str(), &wanted.shape), "{place}");
+        let width = width(&wanted.dtype);
+        let count: u64 = tensor.shape.iter().product();
+        let mut bytes = vec![0; count as usize * width];
+        for (number, element) in bytes.chunks_mut(width).enumerate() {
+            let (mut rest, mut at) = (number as u64, 0);
+            for (size, stride) in tensor.shape.iter().zip(&tensor.strides).rev() {
+                at += rest % size * stride;
+                rest /= size;
+            }
+            let offset = tensor.offset + at * width as u64;
+            found
+                .read_exact_at(tensor.file, offset, element)
+                .unwrap_or_else(|error| panic!("{place}: {error}"));
+        }
+        assert!(bytes == wanted.bytes, "{place}: other bytes");
     }
 }

@@ -1,8 +1,5 @@
-//! The safetensors format: an 8-byte little-endian length, a JSON header of that length, then the data.
-//!
-//! The checks are those of the reference implementation (huggingface/safetensors,
-//! `safetensors/src/tensor.rs`) and more: that one takes a repeated key where both entries are equal.
+//! The safetensors format (huggingface/safetensors, `README.md`): the length of a header, the header, the data.
 
-pub(crate) mod header;
-pub(crate) mod read;
-pub mod write;
+pub(super) mod header;
+pub(super) mod read;
+pub(super) mod write;

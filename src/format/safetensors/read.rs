@@ -1,77 +1,37 @@
-//! Open safetensors files.
+//! Reading a safetensors file's header.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::path::Path;
+use std::sync::Arc;
 
-use super::header::{self, Header, LIMIT};
-use crate::catalog::{Catalog, TensorMeta, row_major};
+use super::header::{self, LIMIT};
+use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, Errors};
-use crate::format::sniff::{self, Content};
-use crate::format::{Reader, io_error, shown};
+use crate::format::part::Part;
+use crate::format::store::{OpenFile, Store};
+use crate::format::{Format, io_error};
 
-/// A file that stays open, as it was when its header was read.
-#[derive(Debug)]
-struct OpenFile {
-    path: PathBuf,
-    file: File,
-    size: u64,
-    modified: Option<SystemTime>,
-}
-
-/// One file of a checkpoint: open, with its header checked.
-#[derive(Debug)]
-pub(crate) struct Part {
-    file: OpenFile,
-    /// Where the data begins, in bytes from the start of the file.
-    data_start: u64,
-    /// What the header says.
-    pub(crate) header: Header,
-}
-
-/// A checkpoint of one or more safetensors files.
-#[derive(Debug)]
-pub(crate) struct SafetensorsReader {
-    catalog: Catalog,
-    files: Vec<OpenFile>,
-}
-
-/// Opens a file and reads its header; what is wrong goes to the collector.
-pub(crate) fn open_file(path: &Path, out: &mut Collector) -> Option<Part> {
-    match try_open(path, out) {
-        Ok(part) => Some(part),
-        Err(errors) => {
-            out.extend(errors);
-            None
-        }
-    }
-}
-
-fn try_open(path: &Path, out: &mut Collector) -> Result<Part, Errors> {
-    let (file, metadata) = sniff::open_regular(path)?;
-    match sniff::sniff(&sniff::read_head(&file, path)?, path) {
-        Content::Safetensors => {}
-        Content::Foreign(diagnostic) => return Err((*diagnostic).into()),
-        Content::Json => {
-            let message = "it is a JSON text, not a safetensors file";
-            return Err(Diagnostic::error("format/bad-header", message).file(path).into());
-        }
-    }
-    let size = metadata.len();
-    let length = header_length(&file, size, path)?;
+/// Reads a file's header; what is wrong inside it goes to the collector.
+pub(in crate::format) fn read(file: &Arc<OpenFile>, out: &mut Collector) -> Result<Part, Errors> {
+    let length = header_length(file, file.size, &file.path)?;
     // The length is within the file, so this cannot ask for more than the file itself takes.
-    let mut text = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
-    read_exact_at(&file, 8, &mut text).map_err(|error| io_error(path, "read the header", &error))?;
+    let text = file.bytes(8, length)?;
     let data_start = 8 + length;
-    let header = header::parse(&text, size - data_start, path, out);
-    let file = OpenFile { path: path.to_owned(), file, size, modified: metadata.modified().ok() };
-    Ok(Part { file, data_start, header })
+    let header = header::parse(&text, file.size - data_start, &file.path, out);
+    let mut part = Part::of(Format::Safetensors, file);
+    part.metadata = header.metadata;
+    part.tensors.extend(header.tensors.into_iter().map(|entry| TensorMeta {
+        strides: row_major(&entry.shape),
+        key: entry.key,
+        dtype: entry.dtype,
+        shape: entry.shape,
+        file: 0,
+        offset: data_start + entry.begin,
+    }));
+    Ok(part)
 }
 
 /// Reads the header's length in bytes and checks it before anything is allocated.
-fn header_length(file: &File, size: u64, path: &Path) -> Result<u64, Errors> {
+fn header_length(file: &OpenFile, size: u64, path: &Path) -> Result<u64, Errors> {
     let fail =
         |code, message: String| Err(Diagnostic::error(code, message).file(path).help(header::DAMAGED).into());
     if size < 8 {
@@ -79,8 +39,7 @@ fn header_length(file: &File, size: u64, path: &Path) -> Result<u64, Errors> {
         return fail("format/truncated", message);
     }
     let mut length = [0; 8];
-    read_exact_at(file, 0, &mut length)
-        .map_err(|error| io_error(path, "read the header's length", &error))?;
+    file.read_exact_at(0, &mut length).map_err(|error| io_error(path, "read the header's length", &error))?;
     let length = u64::from_le_bytes(length);
     if length > LIMIT {
         let message = format!("the header would be {length} bytes long, over the limit of {LIMIT}");
@@ -95,133 +54,10 @@ fn header_length(file: &File, size: u64, path: &Path) -> Result<u64, Errors> {
     Ok(length)
 }
 
-/// Makes one checkpoint of files; `source` is what the user named.
-pub(crate) fn assemble(
-    source: &Path,
-    parts: Vec<Part>,
-    mut out: Collector,
-) -> Result<SafetensorsReader, Errors> {
-    check_distinct(&parts, &mut out);
-    let metadata = merge_metadata(&parts, &mut out);
-    let mut tensors = Vec::new();
-    let mut files = Vec::with_capacity(parts.len());
-    for (index, part) in parts.into_iter().enumerate() {
-        files.push(part.file);
-        tensors.extend(part.header.tensors.into_iter().map(|entry| TensorMeta {
-            strides: row_major(&entry.shape),
-            key: entry.key,
-            dtype: entry.dtype,
-            shape: entry.shape,
-            file: index,
-            offset: part.data_start + entry.begin,
-        }));
-    }
-    let ((), warnings) = out.finish(())?;
-    let sizes = files.iter().map(|file| (file.path.clone(), file.size)).collect();
-    let mut catalog = Catalog::new(source.to_owned(), sizes, tensors);
-    catalog.metadata = metadata;
-    catalog.warnings = warnings;
-    Ok(SafetensorsReader { catalog, files })
-}
-
-fn check_distinct(parts: &[Part], out: &mut Collector) {
-    let mut owners: HashMap<&str, &Path> = HashMap::new();
-    for part in parts {
-        for entry in &part.header.tensors {
-            if let Some(first) = owners.insert(&entry.key, &part.file.path) {
-                let names = (name_of(first), name_of(&part.file.path));
-                let message = format!("the tensor is in two files, `{}` and `{}`", names.0, names.1);
-                let diagnostic = Diagnostic::error("format/duplicate-key", message).tensor(&entry.key);
-                out.push(diagnostic.file(&part.file.path).help("remove the file that should not be there"));
-            }
-        }
-    }
-}
-
-fn merge_metadata(parts: &[Part], out: &mut Collector) -> BTreeMap<String, String> {
-    let mut merged: BTreeMap<String, String> = BTreeMap::new();
-    for part in parts {
-        for (key, value) in &part.header.metadata {
-            let kept = merged.entry(key.clone()).or_insert_with(|| value.clone());
-            if kept != value {
-                let message = format!("the files' metadata disagree about `{}`", shown(key));
-                let diagnostic =
-                    Diagnostic::warning("format/metadata-conflict", message).file(&part.file.path);
-                let texts = (shown(kept), shown(value));
-                out.push(
-                    diagnostic
-                        .expected(format!("`{}`, which is kept", texts.0))
-                        .found(format!("`{}`", texts.1)),
-                );
-            }
-        }
-    }
-    merged
-}
-
-/// Returns a file's name without its folders, for a message.
-fn name_of(path: &Path) -> String {
-    shown(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy())
-}
-
-impl Reader for SafetensorsReader {
-    fn catalog(&self) -> &Catalog {
-        &self.catalog
-    }
-
-    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let Some(open) = self.files.get(file) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no file {file}")));
-        };
-        read_exact_at(&open.file, offset, buffer)
-    }
-
-    fn unchanged(&self) -> Result<(), Errors> {
-        let mut out = Collector::default();
-        for open in &self.files {
-            // The handle, not the path: a file that was replaced is still read whole through its handle.
-            match open.file.metadata() {
-                Ok(now) if now.len() == open.size && now.modified().ok() == open.modified => {}
-                Ok(now) => {
-                    let message = format!(
-                        "the file changed while it was read: it had {} bytes, now {}, or another time of change",
-                        open.size,
-                        now.len()
-                    );
-                    let help = "run again when nothing writes to it";
-                    out.push(Diagnostic::error("format/changed", message).file(&open.path).help(help));
-                }
-                Err(error) => out.push(io_error(&open.path, "look at it again", &error)),
-            }
-        }
-        out.finish(()).map(|_| ())
-    }
-}
-
-#[cfg(unix)]
-fn read_exact_at(file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, buffer, offset)
-}
-
-#[cfg(windows)]
-fn read_exact_at(file: &File, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
-    use std::os::windows::fs::FileExt;
-    while !buffer.is_empty() {
-        match file.seek_read(buffer, offset) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => {
-                offset += count as u64;
-                buffer = &mut buffer[count..];
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
     use crate::format::testing::*;
 
@@ -252,7 +88,7 @@ mod tests {
         let path = put(folder.path(), "a", &file_bytes(TWO, 3));
         let reader = open_plain(&path).expect("opens");
         assert!(reader.unchanged().is_ok());
-        let file = File::options().append(true).open(&path).expect("opens");
+        let file = std::fs::File::options().append(true).open(&path).expect("opens");
         file.set_len(1000).expect("grows");
         let errors = reader.unchanged().expect_err("changed");
         assert_eq!(errors.diagnostics()[0].file.as_deref(), Some(path.as_path()));
@@ -278,10 +114,10 @@ mod tests {
         let a = put(folder.path(), "a", &file_bytes(TWO, 3));
         let b =
             put(folder.path(), "b", &file_bytes(&TWO.replace("\"1\"", "\"2\"").replace("\"w\"", "\"x\""), 3));
-        let result = crate::format::open_files(folder.path(), &[a.clone(), b]);
+        let result = crate::format::open_files(folder.path(), &[a.clone(), b], &Default::default());
         assert_eq!(codes(&result), ["format/duplicate-key", "format/metadata-conflict"]);
         assert!(text(&result).contains("`a` and `b`"));
-        assert!(crate::format::open_files(folder.path(), &[a]).is_ok());
+        assert!(crate::format::open_files(folder.path(), &[a], &Default::default()).is_ok());
     }
 
     #[cfg(unix)]

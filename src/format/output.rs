@@ -1,0 +1,394 @@
+//! Where the tensors of a new checkpoint lie, and the bytes around them; nothing is written here.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+use std::path::PathBuf;
+
+use indexmap::IndexMap;
+
+use super::shards::{index_bytes, index_name, shard_name, single_name};
+use super::{Format, gguf, hdf5, msgpack, numpy, pytorch, safetensors, shown};
+use crate::diag::{Collector, Diagnostic, Errors};
+use crate::dtype::Dtype;
+
+/// A tensor that will be written.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputTensor<'a> {
+    /// Its name.
+    pub key: &'a str,
+    /// The type of its elements.
+    pub dtype: Dtype,
+    /// Its shape, slowest dimension first.
+    pub shape: &'a [u64],
+}
+
+/// How a checkpoint is laid out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputOptions {
+    /// The format of its files.
+    pub format: Format,
+    /// The most bytes of tensor data in one file; `None` for one file whatever its size.
+    pub max_shard_size: Option<u64>,
+    /// A file of that format whose other content is taken over: the metadata of a GGUF file (`--template`).
+    pub template: Option<PathBuf>,
+}
+
+/// A file that holds tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputFile {
+    /// Its name, without a folder.
+    pub name: String,
+    /// What stands around the data: bytes, and where they begin in the file.
+    pub pieces: Vec<(u64, Vec<u8>)>,
+    /// The whole file's size in bytes.
+    pub size: u64,
+    /// What is written when the data is there.
+    pub checksums: Vec<Checksum>,
+}
+
+/// A CRC-32 (ISO 3309, as in zip) of a range of the file, written as four little-endian bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checksum {
+    /// The bytes that it is of.
+    pub of: Range<u64>,
+    /// Where it is written.
+    pub at: Vec<u64>,
+}
+
+/// The index of a sharded checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputIndex {
+    /// Its name, without a folder.
+    pub name: String,
+    /// All of its text.
+    pub bytes: Vec<u8>,
+}
+
+/// Where a tensor lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Its file, an index into [`OutputLayout::files`].
+    pub file: usize,
+    /// Where its first byte lies, in bytes from the start of the file.
+    pub offset: u64,
+}
+
+/// A checkpoint that is ready to be filled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputLayout {
+    /// The format of the files.
+    pub format: Format,
+    /// The files that hold tensors, at least one.
+    pub files: Vec<OutputFile>,
+    /// The index; there is one where there are several files.
+    pub index: Option<OutputIndex>,
+    /// Each tensor's place, in the order in which the tensors were given.
+    pub placements: Vec<Placement>,
+}
+
+/// What a format makes of the tensors of one file.
+pub(super) struct FileLayout {
+    /// As [`OutputFile::pieces`].
+    pub(super) pieces: Vec<(u64, Vec<u8>)>,
+    /// As [`OutputFile::size`].
+    pub(super) size: u64,
+    /// As [`OutputFile::checksums`].
+    pub(super) checksums: Vec<Checksum>,
+    /// Where each tensor begins, in the order in which the tensors were given.
+    pub(super) offsets: Vec<u64>,
+}
+
+/// Lays out a checkpoint; the same tensors and metadata give the same bytes.
+///
+/// The tensors are cut into shards in the order given, each of at most [`OutputOptions::max_shard_size`] bytes of tensor
+/// data; a larger tensor has a shard of its own.
+///
+/// # Errors
+/// Returns `format/duplicate-key` for a name given twice, `format/shape-overflow` and `format/sub-byte` for a tensor
+/// without a size in whole bytes, `format/not-written` for a format that is read only, `format/no-shards` where the
+/// format has no shards, and what the format cannot hold: its `write` module lists that.
+pub fn lay_out(
+    tensors: &[OutputTensor<'_>],
+    metadata: &BTreeMap<String, String>,
+    options: &OutputOptions,
+) -> Result<OutputLayout, Errors> {
+    let (sizes, total) = check(tensors)?;
+    let format = options.format;
+    let shards = cut(&sizes, options.max_shard_size.unwrap_or(u64::MAX));
+    let count = shards.len();
+    if count > 1 && !format.has_shards() {
+        let message = format!("{format} checkpoints are one file; this one would be cut into {count}");
+        return Err(Diagnostic::error("format/no-shards", message)
+            .help("leave out `--max-shard-size`")
+            .into());
+    }
+    let mut out = Collector::default();
+    let mut files = Vec::with_capacity(count);
+    let mut placements = vec![Placement { file: 0, offset: 0 }; tensors.len()];
+    for (file, shard) in shards.into_iter().enumerate() {
+        let name = if count == 1 { single_name(format).to_owned() } else { shard_name(format, file, count) };
+        let (own, sizes) = (&tensors[shard.clone()], &sizes[shard.clone()]);
+        let layout = match format {
+            Format::Safetensors => safetensors::write::lay_out(own, sizes, metadata, &mut out),
+            Format::PyTorch => pytorch::write::lay_out(own, sizes, metadata, &mut out),
+            Format::Npz => numpy::write::lay_out(own, sizes, metadata, &mut out),
+            Format::Hdf5 => hdf5::write::lay_out(own, sizes, metadata, &mut out),
+            Format::Msgpack => msgpack::write::lay_out(own, sizes, metadata, &mut out),
+            Format::Gguf => gguf::write::lay_out(own, sizes, metadata, options.template.as_deref(), &mut out),
+            Format::Npy | Format::Keras | Format::TensorFlow => Err(not_written(format)),
+        }?;
+        for (place, offset) in placements[shard].iter_mut().zip(layout.offsets) {
+            *place = Placement { file, offset };
+        }
+        files.push(OutputFile {
+            name,
+            pieces: layout.pieces,
+            size: layout.size,
+            checksums: layout.checksums,
+        });
+    }
+    out.finish(())?;
+    let index = if count == 1 { None } else { Some(index(format, tensors, &placements, &files, total)?) };
+    Ok(OutputLayout { format, files, index, placements })
+}
+
+/// Lays out a set of files whose names count: of a tensor `FILE::KEY`, `KEY` in the file `FILE`.
+///
+/// # Errors
+/// As [`lay_out`].
+pub fn lay_out_set(
+    tensors: &[OutputTensor<'_>],
+    metadata: &BTreeMap<String, String>,
+    options: &OutputOptions,
+) -> Result<OutputLayout, Errors> {
+    let format = options.format;
+    let mut files: IndexMap<&str, Vec<(usize, OutputTensor<'_>)>> = IndexMap::new();
+    for (at, tensor) in tensors.iter().enumerate() {
+        let (file, key) = tensor.key.split_once("::").unwrap_or((single_name(format), tensor.key));
+        files.entry(file).or_default().push((at, OutputTensor { key, ..*tensor }));
+    }
+    files.sort_unstable_keys();
+    let empty = Placement { file: 0, offset: 0 };
+    let whole = OutputOptions { max_shard_size: None, ..options.clone() };
+    let mut all =
+        OutputLayout { format, files: Vec::new(), index: None, placements: vec![empty; tensors.len()] };
+    for (number, (name, members)) in files.into_iter().enumerate() {
+        let own: Vec<OutputTensor<'_>> = members.iter().map(|(_, tensor)| *tensor).collect();
+        let part = lay_out(&own, metadata, &whole)?;
+        all.files.extend(part.files.into_iter().map(|file| OutputFile { name: name.to_owned(), ..file }));
+        for ((at, _), place) in members.iter().zip(part.placements) {
+            all.placements[*at] = Placement { file: number, ..place };
+        }
+    }
+    Ok(all)
+}
+
+fn not_written(format: Format) -> Errors {
+    let message = format!("{format} files are read, not written");
+    let names: Vec<&str> =
+        Format::ALL.iter().filter(|format| format.is_written()).map(|f| f.name()).collect();
+    Diagnostic::error("format/not-written", message)
+        .help(format!("choose another with `--format`: {}", names.join(", ")))
+        .into()
+}
+
+/// Room for what stands around the data of a checkpoint, in bytes.
+const OVERHEAD: u64 = 1 << 40;
+
+/// Returns each tensor's size and their sum, in bytes.
+fn check(tensors: &[OutputTensor<'_>]) -> Result<(Vec<u64>, u64), Errors> {
+    let mut out = Collector::default();
+    let mut seen = HashSet::with_capacity(tensors.len());
+    let mut sizes = Vec::with_capacity(tensors.len());
+    // Room for headers, so that no file's size can overflow.
+    let mut total = Some(OVERHEAD);
+    for tensor in tensors {
+        let mut fail = |code, message: String| out.push(Diagnostic::error(code, message).tensor(tensor.key));
+        if !seen.insert(tensor.key) {
+            fail("format/duplicate-key", "two tensors of the output have this name".to_owned());
+        }
+        let elements = tensor.shape.iter().try_fold(1_u64, |product, &size| product.checked_mul(size.max(1)));
+        let elements = elements.map(|product| if tensor.shape.contains(&0) { 0 } else { product });
+        let bits = elements.and_then(|elements| elements.checked_mul(tensor.dtype.bits()));
+        let dtype = tensor.dtype;
+        match bits {
+            None => {
+                fail("format/shape-overflow", format!("the size of {:?} {dtype} overflows", tensor.shape))
+            }
+            Some(bits) if !bits.is_multiple_of(8) => {
+                fail(
+                    "format/sub-byte",
+                    format!("{:?} {dtype} take {bits} bits and end inside a byte", tensor.shape),
+                );
+            }
+            Some(bits) => {
+                total = total.and_then(|total| total.checked_add(bits / 8));
+                sizes.push(bits / 8);
+            }
+        }
+    }
+    if total.is_none() {
+        out.push(Diagnostic::error("format/shape-overflow", "the size of all tensors overflows 64 bits"));
+    }
+    let total = total.unwrap_or(0).saturating_sub(OVERHEAD);
+    out.finish((sizes, total)).map(|(value, _)| value)
+}
+
+/// Cuts the tensors into shards; there is at least one shard, and no empty one beside others.
+fn cut(sizes: &[u64], max_shard_size: u64) -> Vec<Range<usize>> {
+    let mut shards = Vec::new();
+    let mut start = 0;
+    let mut filled = 0_u64;
+    for (tensor, &size) in sizes.iter().enumerate() {
+        if tensor > start && filled + size > max_shard_size {
+            shards.push(start..tensor);
+            start = tensor;
+            filled = 0;
+        }
+        filled += size;
+    }
+    shards.push(start..sizes.len());
+    shards
+}
+
+fn index(
+    format: Format,
+    tensors: &[OutputTensor<'_>],
+    placements: &[Placement],
+    files: &[OutputFile],
+    total: u64,
+) -> Result<OutputIndex, Errors> {
+    let weight_map =
+        tensors.iter().zip(placements).map(|(t, place)| (t.key, files[place.file].name.as_str()));
+    let bytes = index_bytes(total, weight_map.collect()).map_err(|error| no_json("the index", &error))?;
+    Ok(OutputIndex { name: index_name(format), bytes })
+}
+
+/// Describes what cannot happen with strings and integers, but is an error in serde_json's terms.
+pub(super) fn no_json(what: &str, error: &serde_json::Error) -> Errors {
+    Diagnostic::error("format/no-json", format!("cannot write {what} as JSON: {}", shown(&error.to_string())))
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::testing::*;
+
+    fn tensor<'a>(key: &'a str, dtype: Dtype, shape: &'a [u64]) -> OutputTensor<'a> {
+        OutputTensor { key, dtype, shape }
+    }
+
+    fn with(
+        tensors: &[OutputTensor<'_>],
+        metadata: &BTreeMap<String, String>,
+        max_shard_size: Option<u64>,
+    ) -> Result<OutputLayout, Errors> {
+        let options = OutputOptions { format: Format::Safetensors, max_shard_size, template: None };
+        lay_out(tensors, metadata, &options)
+    }
+
+    fn plain(tensors: &[OutputTensor<'_>], max: Option<u64>) -> Result<OutputLayout, Errors> {
+        with(tensors, &BTreeMap::new(), max)
+    }
+
+    fn code(result: Result<OutputLayout, Errors>) -> &'static str {
+        result.expect_err("refused").diagnostics()[0].code
+    }
+
+    /// Parses a header as the reference implementation does.
+    fn reference(file: &OutputFile) -> ::safetensors::tensor::Metadata {
+        let metadata: ::safetensors::tensor::Metadata =
+            serde_json::from_slice(&file.pieces[0].1[8..]).expect("a valid header");
+        assert_eq!(metadata.data_len() as u64 + file.pieces[0].1.len() as u64, file.size);
+        assert_eq!(
+            u64::from_le_bytes(file.pieces[0].1[..8].try_into().expect("8 bytes")) + 8,
+            file.pieces[0].1.len() as u64
+        );
+        assert!(file.pieces[0].1.len().is_multiple_of(8));
+        metadata
+    }
+
+    #[test]
+    fn wider_types_come_first_and_the_reference_agrees() {
+        let tensors = [
+            tensor("a", Dtype::F4, &[4]),
+            tensor("b", Dtype::BF16, &[3]),
+            tensor("c \"q\" ä\n", Dtype::F32, &[2, 2]),
+            tensor("d", Dtype::I64, &[]),
+            tensor("e", Dtype::BF16, &[0, 7]),
+        ];
+        let metadata = BTreeMap::from([("z".to_owned(), "1".to_owned()), ("a".to_owned(), "2".to_owned())]);
+        let layout = with(&tensors, &metadata, None).expect("lays out");
+        assert_eq!((layout.files[0].name.as_str(), &layout.index), ("model.safetensors", &None));
+        let parsed = reference(&layout.files[0]);
+        assert_eq!(parsed.metadata().as_ref().map(|metadata| metadata.len()), Some(2));
+        assert_eq!(parsed.offset_keys(), ["d", "c \"q\" ä\n", "b", "e", "a"]);
+        let start = layout.files[0].pieces[0].1.len() as u64;
+        let offsets: Vec<u64> = layout.placements.iter().map(|place| place.offset - start).collect();
+        assert_eq!(offsets, [30, 24, 8, 0, 30]);
+        for (tensor, place) in tensors.iter().zip(&layout.placements) {
+            let info = parsed.info(tensor.key).expect("is there");
+            assert_eq!(info.data_offsets.0 as u64 + start, place.offset);
+        }
+        assert_eq!(with(&tensors, &metadata, None), Ok(layout));
+    }
+
+    #[test]
+    fn shards_are_cut_in_the_given_order_and_open_again() {
+        let tensors = [
+            tensor("c", Dtype::U8, &[3]),
+            tensor("b", Dtype::U8, &[3]),
+            tensor("big", Dtype::U8, &[100]),
+            tensor("a", Dtype::U8, &[4]),
+            tensor("f", Dtype::F32, &[1]),
+        ];
+        let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+        let layout = with(&tensors, &metadata, Some(8)).expect("lays out");
+        let files: Vec<usize> = layout.placements.iter().map(|place| place.file).collect();
+        assert_eq!(files, [0, 0, 1, 2, 2]);
+        assert_eq!(layout.files[2].name, "model-00003-of-00003.safetensors");
+        layout.files.iter().for_each(|file| drop(reference(file)));
+
+        let folder = tempfile::tempdir().expect("folder");
+        for file in &layout.files {
+            let mut bytes = file.pieces[0].1.clone();
+            bytes.resize(file.size as usize, 0);
+            put(folder.path(), &file.name, &bytes);
+        }
+        let index = layout.index.expect("has an index");
+        assert!(index.bytes.starts_with(b"{\n  \"metadata\": {\n    \"total_size\": 114\n"));
+        put(folder.path(), &index.name, &index.bytes);
+        let reader = open_plain(folder.path()).expect("opens");
+        let catalog = reader.catalog();
+        assert_eq!((catalog.tensors.len(), &catalog.warnings, &catalog.metadata), (5, &vec![], &metadata));
+        for (tensor, place) in tensors.iter().zip(&layout.placements) {
+            let found = &catalog.tensors[catalog.find(tensor.key).expect("is there")];
+            assert_eq!((found.file, found.offset), (place.file, place.offset));
+        }
+    }
+
+    #[test]
+    fn one_shard_needs_no_index() {
+        let tensors = [tensor("a", Dtype::U8, &[4]), tensor("b", Dtype::U8, &[4])];
+        assert!(plain(&tensors, Some(8)).expect("lays out").index.is_none());
+        assert!(plain(&tensors, Some(7)).expect("lays out").index.is_some());
+        assert!(plain(&tensors[..1], Some(1)).expect("lays out").index.is_none());
+        let empty = plain(&[], Some(1)).expect("lays out");
+        assert_eq!(
+            (empty.files[0].pieces[0].1.as_slice(), empty.files[0].size),
+            (&b"\x08\0\0\0\0\0\0\0{}      "[..], 16)
+        );
+    }
+
+    #[test]
+    fn what_no_reader_could_read_is_refused() {
+        assert_eq!(code(plain(&[tensor("__metadata__", Dtype::U8, &[1])], None)), "format/reserved-name");
+        let twice = [tensor("a", Dtype::U8, &[1]), tensor("a", Dtype::U8, &[1])];
+        assert_eq!(code(plain(&twice, Some(1))), "format/duplicate-key");
+        assert_eq!(code(plain(&[tensor("a", Dtype::F4, &[3])], None)), "format/sub-byte");
+        assert_eq!(code(plain(&[tensor("a", Dtype::F64, &[u64::MAX])], None)), "format/shape-overflow");
+        let wide = [tensor("a", Dtype::U8, &[u64::MAX / 2]), tensor("b", Dtype::U8, &[u64::MAX / 2])];
+        assert_eq!(code(plain(&wide, Some(1))), "format/shape-overflow");
+    }
+}

@@ -1,0 +1,344 @@
+//! Where a reader's bytes come from: a file as it lies, pieces of a file in another order, or tensors that are decoded.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use super::{io_error, sniff};
+use crate::diag::{Diagnostic, Errors};
+use crate::positioned::{read_exact_at, write_all_at};
+
+/// Bytes that are read at given places, by any number of threads at once.
+pub(crate) trait Store: Send + Sync + std::fmt::Debug {
+    /// Fills the buffer from that byte on; [`io::ErrorKind::UnexpectedEof`] where there are too few.
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+}
+
+/// A file that stays open, as it was when its header was read.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    /// What the user or an index named.
+    pub(crate) path: PathBuf,
+    file: File,
+    /// In bytes.
+    pub(crate) size: u64,
+    modified: Option<SystemTime>,
+}
+
+impl OpenFile {
+    /// Opens a regular file.
+    pub(crate) fn open(path: &Path) -> Result<Arc<OpenFile>, Errors> {
+        let (file, metadata): (File, Metadata) = sniff::open_regular(path)?;
+        let (size, modified) = (metadata.len(), metadata.modified().ok());
+        Ok(Arc::new(OpenFile { path: path.to_owned(), file, size, modified }))
+    }
+
+    /// Returns a reader of a range of the file with a position of its own.
+    pub(crate) fn range(self: &Arc<OpenFile>, start: u64, length: u64) -> RangeReader {
+        RangeReader { file: Arc::clone(self), start, length, position: 0 }
+    }
+
+    /// Reads a range into memory; the caller has bounded its length by the file's size.
+    pub(crate) fn bytes(&self, start: u64, length: u64) -> Result<Vec<u8>, Errors> {
+        let end = start.checked_add(length).filter(|&end| end <= self.size);
+        let (Some(_), Ok(length)) = (end, usize::try_from(length)) else {
+            let message = format!("the file ends at {}, inside {length} bytes at {start}", self.size);
+            return Err(Diagnostic::error("format/truncated", message).file(&self.path).into());
+        };
+        let mut bytes = vec![0; length];
+        self.read_exact_at(start, &mut bytes).map_err(|error| io_error(&self.path, "read it", &error))?;
+        Ok(bytes)
+    }
+
+    /// Checks that the file is still the one that was opened.
+    pub(crate) fn unchanged(&self) -> Result<(), Errors> {
+        // The handle, not the path: a file that was replaced is still read whole through its handle.
+        let now = self.file.metadata().map_err(|error| io_error(&self.path, "look at it again", &error))?;
+        if now.len() == self.size && now.modified().ok() == self.modified {
+            return Ok(());
+        }
+        let message = format!(
+            "the file changed while it was read: it had {} bytes, now {}, or another time of change",
+            self.size,
+            now.len()
+        );
+        let help = "run again when nothing writes to it";
+        Err(Diagnostic::error("format/changed", message).file(&self.path).help(help).into())
+    }
+}
+
+impl Store for OpenFile {
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        read_exact_at(&self.file, offset, buffer)
+    }
+}
+
+/// A range of a file as a stream.
+#[derive(Debug)]
+pub(crate) struct RangeReader {
+    file: Arc<OpenFile>,
+    start: u64,
+    length: u64,
+    position: u64,
+}
+
+impl Read for RangeReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.length.saturating_sub(self.position);
+        let count = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
+        self.file.read_exact_at(self.start + self.position, &mut buffer[..count])?;
+        self.position += count as u64;
+        Ok(count)
+    }
+}
+
+impl Seek for RangeReader {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let target = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.length.checked_add_signed(by),
+            SeekFrom::Current(by) => self.position.checked_add_signed(by),
+        };
+        self.position = target.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
+}
+
+/// Pieces of a file that follow each other only here, such as the chunks of an array.
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    file: Arc<OpenFile>,
+    /// Where each piece begins here, where it lies in the file, and its length, in order.
+    pieces: Vec<(u64, u64, u64)>,
+    end: u64,
+}
+
+impl Pieces {
+    /// Makes a store without pieces.
+    pub(crate) fn new(file: &Arc<OpenFile>) -> Pieces {
+        Pieces { file: Arc::clone(file), pieces: Vec::new(), end: 0 }
+    }
+
+    /// Adds a piece of the file behind those before and returns where it begins here.
+    pub(crate) fn push(&mut self, offset: u64, length: u64) -> u64 {
+        let begin = self.end;
+        if length > 0 {
+            self.pieces.push((begin, offset, length));
+            self.end += length;
+        }
+        begin
+    }
+}
+
+impl Store for Pieces {
+    fn read_exact_at(&self, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
+        let mut at = self.pieces.partition_point(|(begin, ..)| *begin <= offset).saturating_sub(1);
+        while !buffer.is_empty() {
+            let Some(&(begin, place, length)) = self.pieces.get(at) else {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            };
+            let inside = offset - begin;
+            let count = usize::try_from(length - inside).map_or(buffer.len(), |left| left.min(buffer.len()));
+            let (now, later) = buffer.split_at_mut(count);
+            self.file.read_exact_at(place + inside, now)?;
+            (buffer, offset, at) = (later, offset + count as u64, at + 1);
+        }
+        Ok(())
+    }
+}
+
+/// Writes exactly the bytes of one tensor, as they are when nothing is compressed and the byte order is little-endian.
+pub(crate) type Decode = Box<dyn Fn(&mut dyn Write) -> io::Result<()> + Send + Sync>;
+
+/// Tensors that do not lie in their file as they are: each is decoded when it is first read, once, into an unnamed
+/// temporary file, so that memory does not grow with them.
+pub(crate) struct Spool {
+    tensors: Vec<Spooled>,
+    end: u64,
+    file: Mutex<Option<Arc<File>>>,
+}
+
+struct Spooled {
+    begin: u64,
+    length: u64,
+    decode: Decode,
+    /// Whether it is decoded, or why it cannot be.
+    done: Mutex<Option<Result<(), String>>>,
+}
+
+impl std::fmt::Debug for Spool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Spool").field("end", &self.end).finish_non_exhaustive()
+    }
+}
+
+impl Spool {
+    /// Makes a store without tensors.
+    pub(crate) fn new() -> Spool {
+        Spool { tensors: Vec::new(), end: 0, file: Mutex::new(None) }
+    }
+
+    /// Adds a tensor of that many bytes and returns where it begins; more or fewer bytes are an error when it is read.
+    pub(crate) fn push(&mut self, length: u64, decode: Decode) -> u64 {
+        let begin = self.end;
+        self.tensors.push(Spooled { begin, length, decode, done: Mutex::new(None) });
+        self.end += length;
+        begin
+    }
+
+    /// Returns whether there is any tensor.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    fn file(&self) -> io::Result<Arc<File>> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.is_none() {
+            let temporary = tempfile::tempfile()?;
+            temporary.set_len(self.end)?;
+            *file = Some(Arc::new(temporary));
+        }
+        file.clone().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Store for Spool {
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let end = offset.checked_add(buffer.len() as u64).ok_or(io::ErrorKind::UnexpectedEof)?;
+        if end > self.end {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let file = self.file()?;
+        let first = self.tensors.partition_point(|tensor| tensor.begin + tensor.length <= offset);
+        for tensor in self.tensors[first..].iter().take_while(|tensor| tensor.begin < end) {
+            let mut done = tensor.done.lock().unwrap_or_else(PoisonError::into_inner);
+            let result = done.get_or_insert_with(|| decode(tensor, &file).map_err(|error| error.to_string()));
+            result.clone().map_err(io::Error::other)?;
+        }
+        read_exact_at(&file, offset, buffer)
+    }
+}
+
+fn decode(tensor: &Spooled, file: &Arc<File>) -> io::Result<()> {
+    let slot = Slot { file: Arc::clone(file), position: tensor.begin, end: tensor.begin + tensor.length };
+    let mut writer = io::BufWriter::with_capacity(1 << 16, slot);
+    (tensor.decode)(&mut writer)?;
+    let slot = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
+    if slot.position == slot.end {
+        return Ok(());
+    }
+    let message = format!("only {} of {} bytes came out", slot.position - tensor.begin, tensor.length);
+    Err(io::Error::new(io::ErrorKind::InvalidData, message))
+}
+
+/// The place of one tensor in the temporary file.
+struct Slot {
+    file: Arc<File>,
+    position: u64,
+    end: u64,
+}
+
+impl Write for Slot {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() as u64 > self.end - self.position {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "more bytes came out than its shape has"));
+        }
+        write_all_at(&self.file, self.position, bytes)?;
+        self.position += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Copies elements of `width` bytes with their bytes reversed: big-endian to little-endian.
+pub(crate) fn copy_swapped(from: &mut dyn Read, to: &mut dyn Write, width: usize) -> io::Result<()> {
+    let mut buffer = vec![0; width.max(1) * 8192];
+    loop {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match from.read(&mut buffer[filled..])? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        if filled == 0 {
+            return Ok(());
+        }
+        buffer[..filled].chunks_mut(width.max(1)).for_each(<[u8]>::reverse);
+        to.write_all(&buffer[..filled])?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(bytes: &[u8]) -> (tempfile::TempDir, Arc<OpenFile>) {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("a");
+        std::fs::write(&path, bytes).expect("file");
+        let file = OpenFile::open(&path).expect("opens");
+        (folder, file)
+    }
+
+    #[test]
+    fn pieces_are_read_as_one() {
+        let (_folder, file) = opened(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        let mut pieces = Pieces::new(&file);
+        assert_eq!((pieces.push(7, 3), pieces.push(5, 0), pieces.push(2, 2)), (0, 3, 3));
+        let mut buffer = [0; 5];
+        pieces.read_exact_at(0, &mut buffer).expect("reads");
+        assert_eq!(buffer, [7, 8, 9, 2, 3]);
+        pieces.read_exact_at(2, &mut buffer[..2]).expect("reads");
+        assert_eq!(buffer[..2], [9, 2]);
+        let short = pieces.read_exact_at(1, &mut buffer);
+        assert_eq!(short.map_err(|error| error.kind()), Err(io::ErrorKind::UnexpectedEof));
+    }
+
+    #[test]
+    fn tensors_are_decoded_once_and_when_they_are_read() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        let count = Arc::new(AtomicUsize::new(0));
+        let mut spool = Spool::new();
+        for number in 0..3_u8 {
+            let count = Arc::clone(&count);
+            let begin = spool.push(
+                4,
+                Box::new(move |to| {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    to.write_all(&[number; 4])
+                }),
+            );
+            assert_eq!(begin, 4 * u64::from(number));
+        }
+        let mut buffer = [9; 4];
+        spool.read_exact_at(6, &mut buffer).expect("reads");
+        spool.read_exact_at(6, &mut buffer).expect("reads");
+        assert_eq!((buffer, count.load(Ordering::Relaxed)), ([1, 1, 2, 2], 2));
+        let short = spool.read_exact_at(9, &mut buffer);
+        assert_eq!(short.map_err(|error| error.kind()), Err(io::ErrorKind::UnexpectedEof));
+    }
+
+    #[test]
+    fn a_tensor_that_decodes_to_another_size_is_an_error() {
+        for (length, said) in [(3, "more bytes"), (5, "only 4 of 5")] {
+            let mut spool = Spool::new();
+            spool.push(length, Box::new(|to| to.write_all(&[1; 4])));
+            let error = spool.read_exact_at(0, &mut [0]).expect_err("fails");
+            assert!(error.to_string().contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_swapped_inside_each_element() {
+        let bytes: Vec<u8> = (0..=255).cycle().take(8 * 8192 + 16).collect();
+        let mut swapped = Vec::new();
+        copy_swapped(&mut &bytes[..], &mut swapped, 8).expect("copies");
+        assert_eq!((swapped.len(), &swapped[..9]), (bytes.len(), &[7, 6, 5, 4, 3, 2, 1, 0, 15][..]));
+    }
+}

@@ -1,0 +1,3 @@
+//! Zip archives (PKWARE, `APPNOTE.TXT`), as PyTorch, NumPy and Keras use them.
+
+pub(super) mod read;
