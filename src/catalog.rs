@@ -76,4 +76,17 @@ impl Catalog {
     pub fn find(&self, key: &str) -> Option<usize> {
         self.by_key.get(key).copied()
     }
+
+    /// Returns the groups of tied tensors: those that are one and the same place in the file, seen alike. Tensors that
+    /// share a storage otherwise are views of it and not tied.
+    pub fn ties(&self) -> Vec<Vec<usize>> {
+        let mut places: FxHashMap<_, Vec<usize>> = FxHashMap::default();
+        for (at, tensor) in self.tensors.iter().enumerate().filter(|(_, tensor)| tensor.elements() > 0) {
+            let place = (tensor.file, tensor.offset, tensor.dtype, &tensor.shape, &tensor.strides);
+            places.entry(place).or_default().push(at);
+        }
+        let mut ties: Vec<Vec<usize>> = places.into_values().filter(|group| group.len() > 1).collect();
+        ties.sort_unstable();
+        ties
+    }
 }

@@ -1,9 +1,9 @@
 //! Every stored tensor to its rule.
 
 use indexmap::IndexMap;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::options::{Allow, BindOptions};
+use super::options::{Allow, BindOptions, Tied};
 use super::{DropReason, Dropped};
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, nearest};
@@ -29,6 +29,8 @@ pub(crate) struct Keys {
     /// Tensors that pass through, with their new names.
     pub(crate) kept: Vec<(usize, String)>,
     pub(crate) dropped: Vec<Dropped>,
+    /// Tensors that are left out because another one that is kept is the same, which stands second.
+    pub(crate) tied: Vec<(usize, usize)>,
 }
 
 /// Returns whether the rules of a config hold; an unknown config is `None`.
@@ -37,13 +39,7 @@ pub(crate) fn holds(conditions: &[Condition], options: &BindOptions) -> Option<b
         return Some(true);
     }
     let config = options.config.as_ref()?;
-    let null = serde_json::Value::Null;
-    Some(conditions.iter().all(|condition| {
-        let value = config.get(&condition.key).unwrap_or(&null);
-        condition.allowed.iter().any(|allowed| {
-            allowed == value || matches!((allowed.as_f64(), value.as_f64()), (Some(a), Some(b)) if a == b)
-        })
-    }))
+    Some(conditions.iter().all(|condition| condition.holds(config.get(&condition.key))))
 }
 
 pub(crate) fn sort_out(
@@ -114,7 +110,26 @@ pub(crate) fn sort_out(
         }
     }
     keys.kept = unmatched;
+    if options.tied == Tied::KeepOne {
+        drop_tied(catalog, &mut keys);
+    }
     keys
+}
+
+/// Of tied tensors that pass through, only the first is kept: the file says that they are one.
+fn drop_tied(catalog: &Catalog, keys: &mut Keys) {
+    let passing: FxHashSet<usize> = keys.kept.iter().map(|(tensor, _)| *tensor).collect();
+    let mut gone: FxHashSet<usize> = FxHashSet::default();
+    for mut group in catalog.ties() {
+        group.retain(|tensor| passing.contains(tensor));
+        let [first, others @ ..] = &group[..] else { continue };
+        for &tensor in others {
+            gone.insert(tensor);
+            keys.tied.push((tensor, *first));
+            keys.dropped.push(Dropped { tensor, reason: DropReason::Tied, rule: None });
+        }
+    }
+    keys.kept.retain(|(tensor, _)| !gone.contains(tensor));
 }
 
 /// A module without any of the family's anchors is another module whose tensors happen to have such names

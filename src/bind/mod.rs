@@ -17,7 +17,7 @@ mod target;
 mod unknowns;
 
 pub use lower::{Block, Content, Coordinate, Digit};
-pub use options::{Allow, BindOptions, Config};
+pub use options::{Allow, BindOptions, Config, Tied};
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -45,6 +45,8 @@ pub struct Bound {
     pub kept: Vec<(usize, String)>,
     /// Source tensors that are left out.
     pub dropped: Vec<Dropped>,
+    /// Source tensors that are left out because another one that passes through is the same, which stands second.
+    pub tied: Vec<(usize, usize)>,
     /// Parameter instances that the target has no place for because zeros may stand for them; they must be zeros.
     pub unplaced: Vec<usize>,
     /// The names of the parameters.
@@ -145,6 +147,8 @@ pub enum DropReason {
     NotOnly,
     /// The layout ignores it.
     Ignored,
+    /// It is tied to another one that is kept.
+    Tied,
 }
 
 impl DropReason {
@@ -154,6 +158,7 @@ impl DropReason {
             DropReason::Drop => "dropped by --drop",
             DropReason::NotOnly => "not among --only",
             DropReason::Ignored => "ignored by the layout",
+            DropReason::Tied => "tied to another tensor, which is kept",
         }
     }
 }

@@ -33,6 +33,16 @@ impl Allow {
     ];
 }
 
+/// What becomes of tied tensors that pass through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tied {
+    /// One is kept; the report and the metadata name the others.
+    #[default]
+    KeepOne,
+    /// Each is written.
+    Duplicate,
+}
+
 /// A model's config file.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -68,6 +78,8 @@ pub struct BindOptions {
     pub strip_prefix: Vec<String>,
     /// What goes before every name of the output.
     pub add_prefix: String,
+    /// What becomes of tied tensors that pass through (`--tied`).
+    pub tied: Tied,
     /// What is allowed.
     pub allow: Vec<Allow>,
     /// The type to which all floating-point tensors are cast.

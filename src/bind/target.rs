@@ -299,6 +299,7 @@ impl Binding<'_> {
             instances,
             sources,
             dropped: self.keys.dropped,
+            tied: self.keys.tied,
         };
         (bound, errors)
     }

@@ -10,8 +10,8 @@ use indicatif::{BinaryBytes, HumanBytes};
 use qkvconv::bind::{BindOptions, Config};
 use qkvconv::convert::{Checked, Conversion, ConvertOptions, Done};
 use qkvconv::diag::{Collector, Diagnostic, Errors};
-use qkvconv::exec::Limits;
 use qkvconv::exec::publish::{Destination, PublishOptions, io_error};
+use qkvconv::exec::{Limits, Rounded};
 use qkvconv::format::{Format, OpenOptions};
 use qkvconv::mapping::select::{Selection, select};
 use qkvconv::plan::explain;
@@ -42,7 +42,7 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
     let start = Instant::now();
     let selection = select_layouts(&args.layouts)?;
     let destination = Destination::resolve(destination);
-    let mut options = resolve(&args.layouts, source)?;
+    let mut options = resolve(&args.layouts, source, selection.source().config_file())?;
     options.max_shard_size = match destination {
         // A file is asked for by name: it is one, whatever its size, unless shards are asked for too.
         Destination::File(_) => args.max_shard_size,
@@ -53,6 +53,7 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
         None => Format::of_ending(destination.path()).unwrap_or_default(),
     };
     options.template = args.template.clone();
+    options.companions = matches!(destination, Destination::Folder(_));
     let conversion = Conversion::prepare(&selection, source, &options)?;
     ui.warn(&conversion.warnings);
     if args.dry_run {
@@ -70,7 +71,7 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
         bar.finish();
         let done = done?;
         let written = !done.files.is_empty();
-        let outcome = Outcome { checked: done.checked.as_ref(), written, underflows: &done.stats.underflows };
+        let outcome = Outcome { checked: done.checked.as_ref(), written, rounded: &done.stats.rounded };
         write_report(args.report.as_deref(), &conversion, outcome, start)?;
         done.verdict()?;
         summarize(ui, &conversion, Some(&done));
@@ -167,7 +168,7 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
     if dropped > 0 {
         ui.say(&format!("{dropped} {} left out", plural(dropped, "tensor")));
     }
-    for note in rearranged(conversion) {
+    for note in rearranged(conversion).into_iter().chain(conversion.companions.lines()) {
         ui.say(&note);
     }
     ui.say(&format!(
@@ -178,13 +179,23 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
         if let Some(checked) = &done.checked {
             say_checked(ui, checked);
         }
-        for (key, count) in &done.stats.underflows {
-            let values = plural(usize::try_from(*count).unwrap_or(usize::MAX), "value");
-            ui.say(&format!("{key}: {count} {values} became zero in the cast"));
-        }
+        say_rounded(ui, &done.stats.rounded);
         ui.say(&format!("{} written", BinaryBytes(done.stats.bytes_written)));
     } else {
         ui.say(&format!("{} would be written; dry run, nothing was", HumanBytes(conversion.bytes())));
+    }
+}
+
+/// Says what a cast lost.
+fn say_rounded(ui: &Ui, rounded: &[Rounded]) {
+    if let Some(worst) = rounded.iter().max_by(|a, b| a.error.total_cmp(&b.error)) {
+        let tensors = plural(rounded.len(), "tensor");
+        let (count, error, key) = (rounded.len(), worst.error, &worst.key);
+        ui.say(&format!("rounded in {count} {tensors}; the largest error is {error:.3e}, in {key}"));
+    }
+    for Rounded { key, underflows, .. } in rounded.iter().filter(|tensor| tensor.underflows > 0) {
+        let values = plural(usize::try_from(*underflows).unwrap_or(usize::MAX), "value");
+        ui.say(&format!("{key}: {underflows} {values} became zero in the cast"));
     }
 }
 
@@ -260,11 +271,11 @@ pub(super) fn read_mappings(files: &MappingFiles) -> Result<Vec<Arc<Source>>, Er
 }
 
 /// Turns what the user typed into what the library takes.
-pub(super) fn resolve(args: &LayoutArgs, source: &Path) -> Result<ConvertOptions, Errors> {
+pub(super) fn resolve(args: &LayoutArgs, source: &Path, config_file: &str) -> Result<ConvertOptions, Errors> {
     let mut errors = Collector::default();
     let only = globs("--only", &args.only, &mut errors);
     let drop = globs("--drop", &args.drop, &mut errors);
-    let config = config(args.config.as_deref(), source, &mut errors);
+    let config = config(args.config.as_deref(), source, config_file, &mut errors);
     let allow = args.allow.iter().filter_map(|allowed| match allowed {
         Allowed::Bind(allow) => Some(*allow),
         Allowed::OutsideLink => None,
@@ -277,6 +288,7 @@ pub(super) fn resolve(args: &LayoutArgs, source: &Path) -> Result<ConvertOptions
         drop,
         strip_prefix: args.strip_prefix.clone(),
         add_prefix: args.add_prefix.clone(),
+        tied: args.tied.into(),
         allow: allow.collect(),
         dtype: args.dtype.map(Into::into),
     };
@@ -311,13 +323,15 @@ pub(super) fn globs(option: &str, patterns: &[String], errors: &mut Collector) -
     set.build().map_err(|error| errors.push(Diagnostic::error("usage/glob", error.to_string()))).ok()
 }
 
-/// Reads the config that the user names, or the one beside the source.
-fn config(named: Option<&Path>, source: &Path, errors: &mut Collector) -> Option<Config> {
+/// Reads the config that the user names, or the one beside the source: under the name that the layout's framework gives
+/// it, else under a usual one.
+fn config(named: Option<&Path>, source: &Path, config_file: &str, errors: &mut Collector) -> Option<Config> {
     let folder = if source.is_dir() { source } else { source.parent()? };
     let path = match named {
         Some(path) => path.to_owned(),
         None => {
-            ["config.json", "params.json"].iter().map(|name| folder.join(name)).find(|path| path.is_file())?
+            let names = [config_file, "config.json", "params.json"];
+            names.iter().map(|name| folder.join(name)).find(|path| path.is_file())?
         }
     };
     match read_config(&path) {

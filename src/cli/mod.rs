@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use qkvconv::bind::Allow;
+use qkvconv::bind::{Allow, Tied};
 use qkvconv::convert::Verify;
 use qkvconv::dtype::Dtype;
 use qkvconv::format::Format;
@@ -152,6 +152,11 @@ struct LayoutArgs {
     /// Cast all floating-point tensors; a value that overflows is an error. Example: --dtype bf16
     #[arg(long, value_name = "TYPE", help_heading = "Output")]
     dtype: Option<FloatType>,
+
+    /// What becomes of tied tensors that pass through: one is kept and the others are named in the metadata, or each is
+    /// written. Example: --tied duplicate
+    #[arg(long, value_name = "HOW", default_value = "keep-one", help_heading = "Output")]
+    tied: TiedHow,
 
     /// Allow what is an error otherwise; may be given several times. Example: --allow unmatched
     #[arg(long, value_name = "WHAT")]
@@ -311,6 +316,24 @@ impl From<VerifyHow> for Verify {
             VerifyHow::None => Verify::None,
             VerifyHow::Readback => Verify::Readback,
             VerifyHow::Full => Verify::Full,
+        }
+    }
+}
+
+/// What `--tied` takes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TiedHow {
+    /// One of them is kept.
+    KeepOne,
+    /// Each is written.
+    Duplicate,
+}
+
+impl From<TiedHow> for Tied {
+    fn from(how: TiedHow) -> Tied {
+        match how {
+            TiedHow::KeepOne => Tied::KeepOne,
+            TiedHow::Duplicate => Tied::Duplicate,
         }
     }
 }

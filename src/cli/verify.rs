@@ -25,7 +25,7 @@ pub(super) fn run(ui: &Ui, args: &VerifyArgs) -> Exit {
 fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Result<(), Errors> {
     let start = Instant::now();
     let selection = select_layouts(&args.layouts)?;
-    let options = resolve(&args.layouts, source)?;
+    let options = resolve(&args.layouts, source, selection.source().config_file())?;
     let conversion = Conversion::prepare(&selection, source, &options)?;
     let target = open_as(selection.target(), destination, &options.open)?;
     if let Some(identity) = Identity::read(&target.catalog().metadata)

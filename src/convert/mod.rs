@@ -1,10 +1,12 @@
 //! The whole way of a conversion: open → bind → plan → prove → execute → publish.
 
 mod attention;
+mod companions;
 mod random;
 
 pub use attention::Attention;
 use attention::Computation;
+pub use companions::{Companions, WrittenConfig};
 
 use std::collections::BTreeMap;
 use std::io;
@@ -39,6 +41,8 @@ pub struct ConvertOptions {
     pub max_shard_size: Option<u64>,
     /// A file in the output's format whose other content is taken over (`--template`).
     pub template: Option<PathBuf>,
+    /// Whether configs, vocabularies and the like go beside the output, which is a folder then.
+    pub companions: bool,
 }
 
 /// What is checked of the output before it is published.
@@ -67,6 +71,8 @@ pub struct Conversion<'a> {
     pub proof: Proof,
     /// The output's files, headers and places.
     pub layout: OutputLayout,
+    /// What goes beside the output.
+    pub companions: Companions,
     /// Everything odd but harmless that was seen.
     pub warnings: Vec<Diagnostic>,
 }
@@ -153,6 +159,13 @@ impl<'a> Conversion<'a> {
         let proof = prove(&plan, catalog)?;
         let mut metadata: BTreeMap<String, String> = catalog.metadata.clone();
         metadata.extend(selection.target().metadata.clone());
+        // As safetensors' own `save_model` records them (huggingface/safetensors, `bindings/python/py_src/safetensors/torch.py`).
+        metadata.extend(
+            bound
+                .tied
+                .iter()
+                .map(|&(gone, kept)| (catalog.tensors[gone].key.clone(), catalog.tensors[kept].key.clone())),
+        );
         let target = &selection.target().name;
         Identity::new(&mapping.family, target, &mapping.hash, &bound.sizes).write(&mut metadata);
         let tensors: Vec<OutputTensor<'_>> = plan
@@ -168,13 +181,19 @@ impl<'a> Conversion<'a> {
                 (reader.format() == options.format).then(|| catalog.files.first().cloned()).flatten()
             }),
         };
-        let layout = if selection.target().is_file_set() {
+        let mut layout = if selection.target().is_file_set() {
             lay_out_set(&tensors, &metadata, &output)?
         } else {
             lay_out(&tensors, &metadata, &output)?
         };
-        let warnings = catalog.warnings.iter().chain(&bound.warnings).cloned().collect();
-        Ok(Conversion { selection, reader, bound, plan, proof, layout, warnings })
+        let mut beside = Companions::default();
+        if options.companions {
+            beside = companions::companions(selection, source, &bound, bind_options.config.as_ref())?;
+            layout.companions = std::mem::take(&mut beside.files);
+        }
+        let mut warnings: Vec<Diagnostic> = catalog.warnings.iter().chain(&bound.warnings).cloned().collect();
+        warnings.extend(beside.warning(source));
+        Ok(Conversion { selection, reader, bound, plan, proof, layout, companions: beside, warnings })
     }
 
     /// Opens the output under its temporary names.

@@ -72,8 +72,19 @@ pub struct ExecStats {
     pub bytes_read: u64,
     /// Bytes written to the output.
     pub bytes_written: u64,
-    /// The target tensors in which conversion made nonzero values zero, and how many.
-    pub underflows: Vec<(String, u64)>,
+    /// The target tensors in which conversion rounded values.
+    pub rounded: Vec<Rounded>,
+}
+
+/// What rounding did to a target tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rounded {
+    /// Its name.
+    pub key: String,
+    /// The largest difference between a value before and after.
+    pub error: f64,
+    /// How many nonzero values became zero.
+    pub underflows: u64,
 }
 
 /// The least that a buffer has in use; below that, reads are too small to be fast.
@@ -214,20 +225,21 @@ impl Run<'_> {
             }
         }
         // Where a requirement fails, values were converted only in part.
-        let mut underflows = Vec::new();
+        let mut rounded = Vec::new();
         if !collector.has_errors() {
             for (&target, losses) in &outcome.losses {
                 let tensor = &self.plan.targets[target];
                 if losses.overflows > 0 {
                     collector.push(overflow(tensor, losses));
                 }
-                if losses.underflows > 0 {
-                    underflows.push((tensor.key.clone(), losses.underflows));
+                if losses.error > 0.0 {
+                    let (error, underflows) = (losses.error, losses.underflows);
+                    rounded.push(Rounded { key: tensor.key.clone(), error, underflows });
                 }
             }
         }
         let stats =
-            ExecStats { bytes_read: outcome.bytes_read, bytes_written: outcome.bytes_written, underflows };
+            ExecStats { bytes_read: outcome.bytes_read, bytes_written: outcome.bytes_written, rounded };
         collector.finish(stats).map(|(stats, _)| stats)
     }
 }

@@ -70,6 +70,8 @@ struct Staged {
 #[derive(Debug)]
 pub struct Staging {
     files: Vec<Staged>,
+    /// Files beside those with tensors.
+    companions: Vec<Staged>,
     index: Option<Staged>,
     /// The folder that receives the files, or the parent of a new one.
     folder: PathBuf,
@@ -118,18 +120,26 @@ impl Staging {
             Destination::Folder(path) => files.iter().map(|file| path.join(&file.name)).collect(),
         };
         let index = index.as_ref().map(|index| (destination.path().join(&index.name), &index.bytes));
+        let companions: Vec<PathBuf> = match destination {
+            Destination::File(_) => Vec::new(),
+            Destination::Folder(path) => layout.companions.iter().map(|file| path.join(&file.name)).collect(),
+        };
+        let index_path = index.iter().map(|(path, _)| path);
         let outputs: Vec<&Path> =
-            targets.iter().chain(index.iter().map(|(path, _)| path)).map(PathBuf::as_path).collect();
+            targets.iter().chain(&companions).chain(index_path).map(PathBuf::as_path).collect();
         if staging.new_folder.is_none() {
             if matches!(destination, Destination::Folder(_)) {
                 staging.find_old(destination.path(), layout.format, &outputs);
             }
             staging.check_replaced(destination.path(), &outputs, sources)?;
         }
-        for (target, OutputFile { size, pieces, .. }) in targets.into_iter().zip(files) {
-            let pieces = pieces.iter().map(|(offset, bytes)| (*offset, bytes.as_slice()));
-            let staged = staging.stage(target, *size, pieces)?;
+        for (target, file) in targets.into_iter().zip(files) {
+            let staged = staging.stage_output(target, file)?;
             staging.files.push(staged);
+        }
+        for (target, file) in companions.into_iter().zip(&layout.companions) {
+            let staged = staging.stage_output(target, file)?;
+            staging.companions.push(staged);
         }
         if let Some((target, text)) = index {
             staging.index = Some(staging.stage(target, text.len() as u64, [(0, text.as_slice())])?);
@@ -138,8 +148,17 @@ impl Staging {
     }
 
     fn empty(folder: PathBuf, options: PublishOptions) -> Staging {
-        let (files, old_files) = (Vec::new(), Vec::new());
-        Staging { files, index: None, folder, new_folder: None, old_index: None, old_files, options }
+        let (files, companions, old_files) = (Vec::new(), Vec::new(), Vec::new());
+        Staging {
+            files,
+            companions,
+            index: None,
+            folder,
+            new_folder: None,
+            old_index: None,
+            old_files,
+            options,
+        }
     }
 
     fn in_new_folder(path: &Path, options: PublishOptions) -> Result<Staging, Errors> {
@@ -218,6 +237,11 @@ impl Staging {
         out.finish(()).map(|_| ())
     }
 
+    fn stage_output(&self, target: PathBuf, file: &OutputFile) -> Result<Staged, Errors> {
+        let pieces = file.pieces.iter().map(|(offset, bytes)| (*offset, bytes.as_slice()));
+        self.stage(target, file.size, pieces)
+    }
+
     /// Makes one temporary file.
     fn stage<'b>(
         &self,
@@ -280,7 +304,7 @@ impl Staging {
     /// and `publish/io` for what the system reports. What this run made is removed then.
     pub fn publish(mut self) -> Result<Vec<PathBuf>, Errors> {
         if self.options.sync {
-            for staged in self.files.iter().chain(&self.index) {
+            for staged in self.files.iter().chain(&self.companions).chain(&self.index) {
                 let synced = staged.file.as_file().sync_all();
                 synced.map_err(|error| io_error(&staged.target, "write it to the disk", &error))?;
             }
@@ -310,7 +334,7 @@ impl Staging {
     fn publish_folder(&mut self, mut temporary: TempDir, path: &Path) -> Result<(), Errors> {
         sync_folder(temporary.path(), self.options)?;
         // Windows renames no folder with open files in it.
-        for staged in self.files.drain(..).chain(self.index.take()) {
+        for staged in self.files.drain(..).chain(self.companions.drain(..)).chain(self.index.take()) {
             let kept = staged.file.into_temp_path().keep();
             kept.map_err(|error| io_error(&staged.target, "keep it", &error.error))?;
         }
@@ -320,7 +344,7 @@ impl Staging {
     }
 
     fn publish_files(&mut self, done: &mut Vec<PathBuf>) -> Result<(), Errors> {
-        for staged in self.files.drain(..) {
+        for staged in self.files.drain(..).chain(self.companions.drain(..)) {
             persist(staged, self.options, done)?;
         }
         if let Some(index) = self.index.take() {
@@ -475,7 +499,13 @@ mod tests {
         };
         let index = index.map(|text| OutputIndex { name: INDEX_NAME.to_owned(), bytes: text.to_vec() });
         let files = files.iter().map(file).collect();
-        OutputLayout { format: Format::Safetensors, files, index, placements: Vec::new() }
+        OutputLayout {
+            format: Format::Safetensors,
+            files,
+            index,
+            placements: Vec::new(),
+            companions: Vec::new(),
+        }
     }
 
     fn one() -> OutputLayout {

@@ -391,7 +391,7 @@ fn overflow_is_an_error_and_underflow_is_counted() {
     values[7] = 1e-30;
     sources.files[0].lock().unwrap().copy_from_slice(bytemuck::cast_slice(&values));
     let stats = case.run(SMALL, 2, &sources, &case.empty_targets(), &Watch::new()).expect("executes");
-    assert_eq!(stats.underflows, [("t0".to_owned(), 1)]);
+    assert_eq!(stats.rounded, [Rounded { key: "t0".to_owned(), error: 1e-30, underflows: 1 }]);
     values[3] = f64::INFINITY;
     values[500] = -1e6;
     values[900] = 1e5;

@@ -84,6 +84,8 @@ pub struct OutputLayout {
     pub index: Option<OutputIndex>,
     /// Each tensor's place, in the order in which the tensors were given.
     pub placements: Vec<Placement>,
+    /// Files beside those with tensors: configs, vocabularies.
+    pub companions: Vec<OutputFile>,
 }
 
 /// What a format makes of the tensors of one file.
@@ -149,7 +151,7 @@ pub fn lay_out(
     }
     out.finish(())?;
     let index = if count == 1 { None } else { Some(index(format, tensors, &placements, &files, total)?) };
-    Ok(OutputLayout { format, files, index, placements })
+    Ok(OutputLayout { format, files, index, placements, companions: Vec::new() })
 }
 
 /// Lays out a set of files whose names count: of a tensor `FILE::KEY`, `KEY` in the file `FILE`.
@@ -170,8 +172,8 @@ pub fn lay_out_set(
     files.sort_unstable_keys();
     let empty = Placement { file: 0, offset: 0 };
     let whole = OutputOptions { max_shard_size: None, ..options.clone() };
-    let mut all =
-        OutputLayout { format, files: Vec::new(), index: None, placements: vec![empty; tensors.len()] };
+    let placements = vec![empty; tensors.len()];
+    let mut all = OutputLayout { format, files: Vec::new(), index: None, placements, companions: Vec::new() };
     for (number, (name, members)) in files.into_iter().enumerate() {
         let own: Vec<OutputTensor<'_>> = members.iter().map(|(_, tensor)| *tensor).collect();
         let part = lay_out(&own, metadata, &whole)?;

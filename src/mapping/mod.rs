@@ -101,6 +101,8 @@ pub struct Layout {
     pub rules: Vec<Rule>,
     /// Where a config file tells an axis's size.
     pub config: IndexMap<String, ConfigEntry>,
+    /// The name of the config file, where it is not `config.json`.
+    pub config_file: Option<String>,
     /// Sizes that the framework fixes, used where nothing else tells them.
     pub defaults: IndexMap<String, Default>,
     /// Stored tensors that are no parameters (buffers), dropped and reported.
@@ -165,6 +167,37 @@ pub struct Condition {
     pub span: Span,
 }
 
+impl ConfigEntry {
+    /// Returns the size that a value in the config tells, given other sizes; `None` where it is no whole number.
+    pub fn size(&self, value: f64, sizes: &impl Fn(&str) -> Option<u64>) -> Option<u64> {
+        match &self.is {
+            Some(is) => is.clone().with("value", value).eval_size(sizes),
+            None => Formula::number(value, &self.span).eval_size(sizes),
+        }
+    }
+
+    /// Returns the value in the config that tells a size, given other sizes; `None` where the entry's formula cannot be
+    /// turned round.
+    pub fn value_for(&self, size: u64, sizes: &impl Fn(&str) -> Option<u64>) -> Option<f64> {
+        let Some(is) = &self.is else { return Some(size as f64) };
+        let at = |value: f64| is.clone().with("value", value).eval(sizes);
+        // Formulas are linear in the value as a rule; what comes out must tell the size again.
+        let (zero, one) = (at(0.0)?, at(1.0)?);
+        let value = (size as f64 - zero) / (one - zero);
+        (value.is_finite() && self.size(value, sizes) == Some(size)).then_some(value)
+    }
+}
+
+impl Condition {
+    /// Returns whether a config with that value for the key fulfils it.
+    pub fn holds(&self, value: Option<&serde_json::Value>) -> bool {
+        let value = value.unwrap_or(&serde_json::Value::Null);
+        self.allowed.iter().any(|allowed| {
+            allowed == value || matches!((allowed.as_f64(), value.as_f64()), (Some(a), Some(b)) if a == b)
+        })
+    }
+}
+
 impl Mapping {
     /// Returns the axis as a layout has it: restated by it, else the family's.
     pub fn axis<'a>(&'a self, layout: &'a Layout, name: &str) -> Option<&'a Axis> {
@@ -173,6 +206,11 @@ impl Mapping {
 }
 
 impl Layout {
+    /// Returns the name of the framework's config file.
+    pub fn config_file(&self) -> &str {
+        self.config_file.as_deref().unwrap_or("config.json")
+    }
+
     /// Returns whether the names of files count: a rule is written `FILE::KEY`.
     pub fn is_file_set(&self) -> bool {
         self.rules.iter().any(|rule| rule.template.file.is_some())

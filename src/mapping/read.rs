@@ -226,7 +226,17 @@ fn param(span: &Span, value: &Json, errors: &mut Collector) -> Option<Param> {
 }
 
 const LAYOUT: &[&str] = &[
-    "like", "about", "source", "axes", "tensors", "config", "defaults", "ignore", "when", "metadata",
+    "like",
+    "about",
+    "source",
+    "axes",
+    "tensors",
+    "config",
+    "config_file",
+    "defaults",
+    "ignore",
+    "when",
+    "metadata",
     "forward",
 ];
 
@@ -239,6 +249,7 @@ fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layo
         axes: IndexMap::new(),
         rules: Vec::new(),
         config: IndexMap::new(),
+        config_file: fields.get("config_file").and_then(|name| config_file(name, errors)),
         defaults: IndexMap::new(),
         ignore: Vec::new(),
         when: conditions(fields, errors),
@@ -280,6 +291,17 @@ fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layo
         layout.ignore.extend(item.text(errors).and_then(|text| collect(Template::parse(text), errors)));
     }
     layout
+}
+
+/// Reads the name of a config file; it stands beside the weights and nowhere else.
+fn config_file(name: &Json, errors: &mut Collector) -> Option<String> {
+    let text = name.string(errors)?;
+    if text.ends_with(".json") && !text.contains(['/', '\\']) && !text.starts_with('.') {
+        return Some(text.to_owned());
+    }
+    let error = Diagnostic::error("mapping/config-file", format!("`{text}` is no name of a config file"));
+    errors.push(error.rule(&name.span).expected("a name that ends in `.json`, without a folder"));
+    None
 }
 
 fn rule(name: Text<'_>, value: &Json, errors: &mut Collector) -> Option<Rule> {

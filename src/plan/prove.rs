@@ -89,7 +89,13 @@ fn tiles_shape(regions: &[Region], dtype: Dtype, shape: &[u64], strides: &[u64])
     if *strides == crate::catalog::row_major(shape) {
         return tiles(regions.to_vec(), total);
     }
-    // Of a view only the number of elements is known to be right; its gaps belong to other tensors.
+    // Of a view only the number of elements is known to be right; its gaps belong to other tensors. Where it repeats
+    // elements (a stride of zero), each counts once.
+    let total = shape
+        .iter()
+        .zip(strides)
+        .filter(|(_, stride)| **stride == 0)
+        .fold(total, |n, (size, _)| n / size.max(&1));
     regions.iter().map(|region| region.loops.iter().map(|(count, _)| count).product::<u64>()).sum::<u64>()
         == total
 }

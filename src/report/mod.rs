@@ -12,6 +12,8 @@
 //! | `sizes` | per axis: size and where it came from |
 //! | `tensors` | per target tensor: key, dtype, shape, the source tensors, whether bits were `moved` or `converted`, its rule |
 //! | `dropped` | source tensors left out, with the reason |
+//! | `tied` | groups of source tensors that are one and the same |
+//! | `companions` | files carried over beside the weights, and the config that was written |
 //! | `unused` | source elements that are not copied (ties, repeats, padding), with the reason |
 //! | `proof` | tensors proved to be used once and written once |
 //! | `requirements` | statements about the weights that were checked |
@@ -19,7 +21,7 @@
 //! | `warnings`, `differences` | diagnostics |
 //! | `totals` | counts and bytes |
 //! | `written` | whether the output was published |
-//! | `underflows` | per tensor: values that became zero in a cast |
+//! | `rounded` | per tensor that a cast rounded: the largest error, and how many values became zero |
 //! | `files` | the output's files |
 //! | `time` | seconds, the one field that differs from run to run |
 
@@ -34,6 +36,7 @@ use serde_json::{Value, json};
 
 use crate::convert::{Checked, Conversion};
 use crate::diag::{Diagnostic, Severity};
+use crate::exec::Rounded;
 use crate::plan::{Step, ValueOp};
 use crate::verify::forward::Differences;
 
@@ -47,8 +50,8 @@ pub struct Outcome<'a> {
     pub checked: Option<&'a Checked>,
     /// Whether the output was published.
     pub written: bool,
-    /// Per tensor, values that became zero in a cast.
-    pub underflows: &'a [(String, u64)],
+    /// The tensors that a cast rounded.
+    pub rounded: &'a [Rounded],
 }
 
 /// Makes the report of a conversion, or of a dry run, or of a check of what anything else made.
@@ -106,6 +109,15 @@ pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration)
             .map(|size| json!({ "axis": size.axis, "size": size.value, "origin": size.origin })).collect::<Vec<_>>(),
         "tensors": tensors,
         "dropped": dropped,
+        "tied": catalog.ties().iter().map(|group| {
+            group.iter().map(|&tensor| catalog.tensors[tensor].key.as_str()).collect::<Vec<_>>()
+        }).collect::<Vec<_>>(),
+        "companions": {
+            "carried": conversion.companions.carried,
+            "config": conversion.companions.config.as_ref().map(|config| {
+                json!({ "name": config.name, "told": config.told, "untold": config.untold })
+            }),
+        },
         "unused": unused.iter()
             .map(|((key, reason), units)| json!({ "key": key, "reason": reason, "elements": units })).collect::<Vec<_>>(),
         "proof": { "targets": conversion.proof.targets, "sources": conversion.proof.sources },
@@ -120,7 +132,9 @@ pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration)
         "verification": outcome.checked.map(verification),
         "differences": outcome.checked.map(Checked::differences).unwrap_or_default().iter().map(diagnostic).collect::<Vec<_>>(),
         "written": outcome.written,
-        "underflows": outcome.underflows,
+        "rounded": outcome.rounded.iter().map(|tensor| {
+            json!({ "key": tensor.key, "largest_error": tensor.error, "became_zero": tensor.underflows })
+        }).collect::<Vec<_>>(),
         "files": conversion.layout.files.iter().map(|file| json!({ "name": file.name, "bytes": file.size })).collect::<Vec<_>>(),
         "time": { "seconds": time.as_secs_f64() },
     })

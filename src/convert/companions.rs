@@ -1,0 +1,224 @@
+//! The files beside the weights: carried over, or written anew where the target layout names sizes otherwise.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::bind::{Bound, Config};
+use crate::diag::{Collector, Diagnostic, Errors};
+use crate::exec::publish::io_error;
+use crate::format::output::OutputFile;
+use crate::mapping::select::Selection;
+use crate::mapping::{ConfigEntry, Layout};
+
+/// The endings of files that are carried over: configs, vocabularies, chat templates.
+const ENDINGS: &[&str] = &["json", "jsonl", "txt", "model", "tiktoken", "jinja", "codes", "vocab"];
+
+/// What a larger file is, is no companion of weights, in bytes.
+const LARGEST: u64 = 256 << 20;
+
+/// The files that go beside the output.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Companions {
+    /// Their names and content.
+    pub files: Vec<OutputFile>,
+    /// The names of those that are carried over unchanged.
+    pub carried: Vec<String>,
+    /// The config that is written, where one is.
+    pub config: Option<WrittenConfig>,
+}
+
+/// A config in the target framework's terms.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WrittenConfig {
+    /// Its file's name.
+    pub name: String,
+    /// The entries that the mapping tells.
+    pub told: Vec<String>,
+    /// The target's entries, and those of the source's config, that the mapping cannot tell.
+    pub untold: Vec<String>,
+}
+
+/// Collects the files that go beside the output in a folder: those of the source folder, and the target's config.
+///
+/// # Errors
+/// Returns what the system refuses.
+pub(super) fn companions(
+    selection: &Selection,
+    source: &Path,
+    bound: &Bound,
+    config: Option<&Config>,
+) -> Result<Companions, Errors> {
+    let mut all = Companions::default();
+    let mut names = Vec::new();
+    if source.is_dir() {
+        names = carried(source)?;
+    }
+    if let Some(config) = config
+        && !serves(selection, bound, config)
+    {
+        let (text, written) = write_config(selection, bound, config);
+        names.retain(|name| *name != written.name && *name != config.name);
+        all.files.push(file(&written.name, text));
+        all.config = Some(written);
+    }
+    let mut errors = Collector::default();
+    for name in names {
+        match std::fs::read(source.join(&name)) {
+            Ok(bytes) => {
+                all.files.push(file(&name, bytes));
+                all.carried.push(name);
+            }
+            Err(error) => errors.push(io_error(&source.join(&name), "read it, to carry it over", &error)),
+        }
+    }
+    errors.finish(all).map(|(all, _)| all)
+}
+
+fn file(name: &str, bytes: Vec<u8>) -> OutputFile {
+    let size = bytes.len() as u64;
+    OutputFile { name: name.to_owned(), pieces: vec![(0, bytes)], size, checksums: Vec::new() }
+}
+
+/// Returns the names of a folder's files that are carried over, sorted.
+fn carried(folder: &Path) -> Result<Vec<String>, Errors> {
+    let fail = |error| Errors::from(io_error(folder, "list the folder", &error));
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(fail)? {
+        let entry = entry.map_err(fail)?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        // Through links too: the cache of huggingface_hub is made of them.
+        let small = std::fs::metadata(entry.path()).is_ok_and(|data| data.is_file() && data.len() <= LARGEST);
+        if small && is_companion(&name) {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn is_companion(name: &str) -> bool {
+    let ending = Path::new(name).extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    let trainer = name.starts_with("trainer_") || name.starts_with("training_") || name == "all_results.json";
+    let known =
+        ENDINGS.contains(&ending) || name.starts_with("LICENSE") || name.starts_with("tokenizer.model");
+    known && !name.starts_with('.') && !name.ends_with(".index.json") && !trainer
+}
+
+/// Returns whether the source's config tells the target layout's sizes, and so serves it as it is.
+fn serves(selection: &Selection, bound: &Bound, config: &Config) -> bool {
+    let (source, target) = (selection.source(), selection.target());
+    if target.config.is_empty() {
+        return true;
+    }
+    let same_file = source.config_file() == target.config_file();
+    let guards = target.when.iter().all(|condition| condition.holds(config.get(&condition.key)));
+    let sizes = target.config.iter().all(|(axis, entry)| {
+        let known = size_of(bound, axis);
+        let value = entry.keys.iter().find_map(|key| config.get(key)?.as_f64());
+        let told = value.and_then(|value| entry.size(value, &|name| size_of(bound, name)));
+        let absent = entry.absent.as_ref().filter(|_| value.is_none());
+        let taken = absent.and_then(|absent| absent.eval_size(&|name| size_of(bound, name)));
+        // What no side tells is missing in both.
+        known.is_none() || told.or(taken) == known
+    });
+    same_file && guards && sizes
+}
+
+/// Returns the size of an axis, where the whole checkpoint has one.
+fn size_of(bound: &Bound, axis: &str) -> Option<u64> {
+    let mut sizes = bound.sizes.iter().filter(|size| size.axis == axis).map(|size| size.value);
+    let first = sizes.next()?;
+    sizes.all(|size| size == first).then_some(first)
+}
+
+/// Writes the target's config from the bound sizes.
+fn write_config(selection: &Selection, bound: &Bound, config: &Config) -> (Vec<u8>, WrittenConfig) {
+    let target = selection.target();
+    let mut entries = Map::new();
+    let (mut told, mut untold) = (Vec::new(), Vec::new());
+    for (axis, entry) in &target.config {
+        let Some(key) = entry.keys.first() else { continue };
+        let value = size_of(bound, axis)
+            .and_then(|size| entry.value_for(size, &|name| size_of(bound, name)))
+            .and_then(number);
+        match value {
+            Some(value) => {
+                put(&mut entries, key, value);
+                told.push(key.clone());
+            }
+            None => untold.push(format!("`{key}` of {}", target.config_file())),
+        }
+    }
+    for condition in &target.when {
+        if let Some(value) = condition.allowed.iter().find(|value| !value.is_null()) {
+            put(&mut entries, &condition.key, value.clone());
+            told.push(condition.key.clone());
+        }
+    }
+    untold.extend(unused(selection.source(), config).map(|key| format!("`{key}` of {}", config.name)));
+    let text = serde_json::to_string_pretty(&Value::Object(entries)).unwrap_or_default() + "\n";
+    (text.into_bytes(), WrittenConfig { name: target.config_file().to_owned(), told, untold })
+}
+
+/// Returns the entries of the source's config that its layout does not read.
+fn unused<'a>(source: &'a Layout, config: &'a Config) -> impl Iterator<Item = &'a str> {
+    let used = move |key: &str| {
+        let reads = |entry: &ConfigEntry| entry.keys.iter().any(|known| known.split('.').next() == Some(key));
+        source.config.values().any(reads)
+            || source.when.iter().any(|condition| condition.key.split('.').next() == Some(key))
+    };
+    let keys = config.value.as_object().into_iter().flat_map(|object| object.keys());
+    keys.map(String::as_str).filter(move |key| !used(key))
+}
+
+/// Puts a value under a key whose dots reach into nested objects.
+fn put(entries: &mut Map<String, Value>, key: &str, value: Value) {
+    match key.split_once('.') {
+        None => {
+            entries.insert(key.to_owned(), value);
+        }
+        Some((first, rest)) => {
+            let nested = entries.entry(first).or_insert_with(|| Value::Object(Map::new()));
+            if let Value::Object(nested) = nested {
+                put(nested, rest, value);
+            }
+        }
+    }
+}
+
+/// Returns a number as JSON, whole where it is whole.
+fn number(value: f64) -> Option<Value> {
+    if value.fract() == 0.0 && value.abs() < 9e15 {
+        return Some((value as i64).into());
+    }
+    serde_json::Number::from_f64(value).map(Value::Number)
+}
+
+/// Says what goes beside the output, for the one who runs the conversion.
+impl Companions {
+    /// Returns a line for each thing to say.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if !self.carried.is_empty() {
+            lines.push(format!("carried over unchanged: {}", self.carried.join(", ")));
+        }
+        if let Some(config) = &self.config {
+            let told = if config.told.is_empty() { "nothing".to_owned() } else { config.told.join(", ") };
+            lines.push(format!("{} written anew, with {told}", config.name));
+        }
+        lines
+    }
+
+    /// Returns a warning where the config that is written lacks something.
+    pub(super) fn warning(&self, source: &Path) -> Option<Diagnostic> {
+        let config = self.config.as_ref().filter(|config| !config.untold.is_empty())?;
+        let message = format!("{} is written as far as the mapping tells", config.name);
+        let diagnostic = Diagnostic::warning("convert/config", message).file(source);
+        Some(
+            diagnostic
+                .found(format!("not told: {}", config.untold.join(", ")))
+                .help("add what is missing by hand"),
+        )
+    }
+}
