@@ -34,6 +34,10 @@ pub(super) struct DiffArgs {
     #[command(flatten)]
     open: OpenArgs,
 
+    /// The container that holds the weights in B, as --root says it of A. Example: --to-root model
+    #[arg(long, value_name = "NAME")]
+    to_root: Option<String>,
+
     /// Compare only tensors whose names match; may be given several times. Example: --only 'encoder.**'
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
@@ -125,8 +129,9 @@ type Both = (Box<dyn Reader>, Box<dyn Reader>);
 /// Opens both, so that what is wrong with either is said at once.
 fn open_both(args: &DiffArgs, options: &OpenOptions) -> Result<Both, Errors> {
     let mut errors = Collector::default();
-    let mut open_one = |path| open(path, options).map_err(|failure| errors.extend(failure)).ok();
-    let opened = (open_one(&args.a), open_one(&args.b));
+    let mut open_one = |path, options| open(path, options).map_err(|failure| errors.extend(failure)).ok();
+    let of_b = OpenOptions { root: args.to_root.clone(), ..options.clone() };
+    let opened = (open_one(&args.a, options), open_one(&args.b, &of_b));
     let (opened, _) = errors.finish(opened)?;
     match opened {
         (Some(a), Some(b)) => Ok((a, b)),

@@ -290,6 +290,10 @@ struct VerifyArgs {
     #[arg(value_name = "DST", required = true)]
     destination: Option<PathBuf>,
 
+    /// The container that holds the weights in DST, as --root says it of SRC. Example: --to-root model
+    #[arg(long, value_name = "NAME")]
+    to_root: Option<String>,
+
     /// Write a report: JSON, or a short Markdown card where the name ends in .md. Example: --report report.json
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use qkvconv::convert::{Conversion, Verify, open_as};
 use qkvconv::diag::Errors;
+use qkvconv::format::OpenOptions;
 use qkvconv::identity::Identity;
 use qkvconv::report::Outcome;
 
@@ -27,7 +28,8 @@ fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Resu
     let selection = select_layouts(&args.layouts)?;
     let options = resolve(&args.layouts, source, selection.source().config_file())?;
     let conversion = Conversion::prepare(&selection, source, &options)?;
-    let target = open_as(selection.target(), destination, &options.open)?;
+    let open = OpenOptions { root: args.to_root.clone(), ..options.open.clone() };
+    let target = open_as(selection.target(), destination, &open)?;
     if let Some(identity) = Identity::read(&target.catalog().metadata)
         && !options.trust_layout
     {

@@ -1,6 +1,7 @@
 //! Computes every attention module from both files, and from random weights that went through the plan.
 
 use std::io;
+use std::sync::OnceLock;
 
 use indexmap::IndexMap;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -46,6 +47,8 @@ pub struct Attention {
 
 /// A module as both files hold it.
 pub(super) struct Module {
+    /// The kind of attention, an index.
+    pub(super) kind: usize,
     pub(super) captures: Captures,
     pub(super) sizes: AxisSizes,
     /// Its source tensors, indices into the catalog.
@@ -58,6 +61,8 @@ pub(super) struct Computation<'a> {
     pub(super) bound: &'a Bound,
     pub(super) plan: &'a Plan,
     pub(super) source: &'a dyn Reader,
+    /// The source's catalog with each tensor in a file of its own, made when it is first wanted.
+    pub(super) isolated: OnceLock<Catalog>,
 }
 
 impl Computation<'_> {
@@ -74,21 +79,39 @@ impl Computation<'_> {
         let (tolerance, random_tolerance) = self.tolerances();
         let mut found = Attention { tolerance, random_tolerance, ..Attention::default() };
         let (source_layout, target_layout) = (self.selection.source(), self.selection.target());
-        let (Some(a), Some(b)) = (&source_layout.forward, &target_layout.forward) else {
-            let without = if source_layout.forward.is_none() { source_layout } else { target_layout };
-            found.abstained.push((format!("the layout `{}` does not say how it computes", without.name), 0));
+        for (layout, other) in [(source_layout, target_layout), (target_layout, source_layout)] {
+            for kind in layout.forwards.keys().filter(|kind| !other.forwards.contains_key(*kind)) {
+                let what = if kind.is_empty() { String::new() } else { format!(" the attention `{kind}`") };
+                let why = format!("the layout `{}` does not say how it computes{what}", other.name);
+                found.abstained.push((why, 0));
+            }
+        }
+        if source_layout.forwards.is_empty() && target_layout.forwards.is_empty() {
+            found
+                .abstained
+                .push((format!("the layout `{}` does not say how it computes", source_layout.name), 0));
+        }
+        let pairs: Vec<(&Forward, &Forward)> = source_layout
+            .forwards
+            .iter()
+            .filter_map(|(kind, a)| Some((a, target_layout.forwards.get(kind)?)))
+            .collect();
+        if pairs.is_empty() {
             return Ok(found);
-        };
-        let modules = self.modules(a, b);
+        }
+        let modules: Vec<Module> =
+            pairs.iter().enumerate().flat_map(|(kind, (a, b))| self.modules(kind, a, b)).collect();
         let source = FileWeights { reader: self.source, names: self.source_names(source_layout) };
         let target =
             FileWeights { reader: target, names: self.target_names(target_layout, target.catalog()) };
-        let mut shapes: FxHashSet<Vec<(Vec<u64>, Dtype)>> = FxHashSet::default();
-        let fresh: Vec<bool> = modules.iter().map(|module| shapes.insert(self.shape(module))).collect();
-        let sides =
-            (ForwardSide { forward: a, weights: &source }, ForwardSide { forward: b, weights: &target });
+        let mut shapes: FxHashSet<(usize, Vec<(Vec<u64>, Dtype)>)> = FxHashSet::default();
+        let fresh: Vec<bool> =
+            modules.iter().map(|module| shapes.insert((module.kind, self.shape(module)))).collect();
         let one = |at: usize| {
             let module = &modules[at];
+            let (a, b) = pairs[module.kind];
+            let sides =
+                (ForwardSide { forward: a, weights: &source }, ForwardSide { forward: b, weights: &target });
             let files = compare_module(sides.0, sides.1, &module.captures, &module.sizes, at as u64);
             let random = (fresh[at] && files.is_ok()).then(|| self.random(module, a, b, at as u64));
             Ok((files, random))
@@ -205,28 +228,39 @@ impl Computation<'_> {
         );
     }
 
-    /// Lists the modules: what the names capture, less the axes along which a module has one weight per head.
-    fn modules(&self, a: &Forward, b: &Forward) -> Vec<Module> {
-        let each: Vec<&str> = a.each().into_iter().chain(b.each()).collect();
-        let named = |forward: &Forward| -> Vec<String> {
-            let axes = forward.templates().into_iter().flat_map(|template| template.axes());
-            axes.filter(|axis| !each.contains(axis)).map(str::to_owned).collect()
-        };
-        let names: Vec<String> = named(a).into_iter().filter(|axis| named(b).contains(axis)).collect();
+    /// Lists the modules of one kind: what the names of their tensors capture, and each slice of stacked ones.
+    fn modules(&self, kind: usize, a: &Forward, b: &Forward) -> Vec<Module> {
+        let of_b = b.module_axes();
+        let axes: Vec<&str> = a.module_axes().into_iter().filter(|axis| of_b.contains(axis)).collect();
+        let templates: FxHashSet<String> = a.templates().into_iter().map(ToString::to_string).collect();
+        let rules = &self.selection.source().rules;
+        let takes_part: Vec<bool> =
+            rules.iter().map(|rule| templates.contains(&rule.template.to_string())).collect();
         let mut modules: IndexMap<Captures, Module> = IndexMap::new();
-        for tensor in &self.bound.sources {
+        for tensor in self.bound.sources.iter().filter(|tensor| takes_part[tensor.reading.rule]) {
             let mut captures = tensor.reading.captures.clone();
-            captures.indices.retain(|(axis, _)| names.contains(axis));
-            let module = modules.entry(captures.clone()).or_insert_with(|| Module {
-                captures,
-                sizes: AxisSizes::new(),
-                tensors: Vec::new(),
-            });
-            module.tensors.push(tensor.tensor);
-            for (_, sizes) in &tensor.reading.sizes {
-                // Heads that nothing tells are those of the reading, which fit: layouts that need no head count agree
-                // with any.
-                module.sizes.extend(sizes.iter().map(|(axis, size)| (axis.clone(), *size)));
+            captures.indices.retain(|(axis, _)| axes.contains(&axis.as_str()));
+            let size_of =
+                |axis: &str| tensor.reading.sizes.iter().find_map(|(_, sizes)| sizes.get(axis).copied());
+            let mut slices = vec![captures];
+            for (axis, _) in &a.stacked {
+                let count = size_of(axis).unwrap_or(0);
+                slices =
+                    slices.iter().flat_map(|captures| (0..count).map(|at| captures.with(axis, at))).collect();
+            }
+            for captures in slices {
+                let module = modules.entry(captures.clone()).or_insert_with(|| Module {
+                    kind,
+                    captures,
+                    sizes: AxisSizes::new(),
+                    tensors: Vec::new(),
+                });
+                module.tensors.push(tensor.tensor);
+                for (_, sizes) in &tensor.reading.sizes {
+                    // Heads that nothing tells are those of the reading, which fit: layouts that need no head count
+                    // agree with any.
+                    module.sizes.extend(sizes.iter().map(|(axis, size)| (axis.clone(), *size)));
+                }
             }
         }
         // A tensor without elements leaves nothing to compute.

@@ -137,17 +137,22 @@ fn write_config(selection: &Selection, bound: &Bound, config: &Config) -> (Vec<u
     let target = selection.target();
     let mut entries = Map::new();
     let (mut told, mut untold) = (Vec::new(), Vec::new());
+    let value_of = |axis: &str, entry: &ConfigEntry| {
+        entry.value_for(size_of(bound, axis)?, &|name| size_of(bound, name)).and_then(number)
+    };
     for (axis, entry) in &target.config {
         let Some(key) = entry.keys.first() else { continue };
-        let value = size_of(bound, axis)
-            .and_then(|size| entry.value_for(size, &|name| size_of(bound, name)))
-            .and_then(number);
-        match value {
+        // One entry cannot tell two axes that differ, such as the sides of a patch.
+        let agrees = target.config.iter().all(|(other, twin)| {
+            twin.keys.first() != Some(key)
+                || value_of(other, twin).is_none_or(|it| Some(it) == value_of(axis, entry))
+        });
+        match value_of(axis, entry).filter(|_| agrees) {
             Some(value) => {
                 put(&mut entries, key, value);
                 told.push(key.clone());
             }
-            None => untold.push(format!("`{key}` of {}", target.config_file())),
+            None => untold.push(format!("`{key}` ({axis}) of {}", target.config_file())),
         }
     }
     for condition in &target.when {

@@ -265,8 +265,9 @@ impl Conversion<'_> {
         let read_back = read_back(self.selection, &self.bound, source, target, limits.threads, progress)?;
         let attention = match how {
             Verify::Full => {
-                let computation =
-                    Computation { selection: self.selection, bound: &self.bound, plan: &self.plan, source };
+                let isolated = std::sync::OnceLock::new();
+                let (selection, bound, plan) = (self.selection, &self.bound, &self.plan);
+                let computation = Computation { selection, bound, plan, source, isolated };
                 Some(computation.run(target, limits.threads, progress)?)
             }
             Verify::None | Verify::Readback => None,

@@ -29,8 +29,8 @@ impl Computation<'_> {
         seed: u64,
     ) -> Result<Option<Differences>, ForwardError> {
         let (sources, targets) = self.closure(&module.tensors);
-        let catalog = self.source.catalog();
-        let bytes: u64 = sources.iter().map(|tensor| catalog.tensors[*tensor].bytes()).sum();
+        let catalog = self.isolated.get_or_init(|| isolated(self.source.catalog()));
+        let bytes: u64 = sources.iter().map(|tensor| extent(&catalog.tensors[*tensor])).sum();
         if bytes > MOST_RANDOM {
             return Ok(None);
         }
@@ -46,7 +46,7 @@ impl Computation<'_> {
             targets: targets.iter().map(|at| self.plan.targets[*at].clone()).collect(),
             ..Plan::default()
         };
-        let source = Memory { catalog, tensors: &made };
+        let source = Memory(&made);
         let mut placements = Vec::new();
         let mut size = 0;
         for target in &part.targets {
@@ -61,7 +61,7 @@ impl Computation<'_> {
         execute(&part, catalog, &source, &output, &placements, &limits, &Silent).map_err(failed)?;
         let written = output.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         let source = MemoryWeights {
-            names: self.source_names_of(&sources),
+            names: self.source_names_of(catalog, &sources),
             read: Box::new(|meta: &TensorMeta| {
                 catalog.find(&meta.key).and_then(|at| made.get(&at)).map(Vec::as_slice)
             }),
@@ -110,10 +110,10 @@ impl Computation<'_> {
         (sorted(sources), sorted(targets))
     }
 
-    fn source_names_of(&self, sources: &[usize]) -> FxHashMap<String, TensorMeta> {
+    fn source_names_of(&self, catalog: &Catalog, sources: &[usize]) -> FxHashMap<String, TensorMeta> {
         let names = self.source_names(self.selection.source());
         let chosen = names.into_iter().filter(|(_, tensor)| sources.contains(tensor));
-        chosen.map(|(name, tensor)| (name, self.source.catalog().tensors[tensor].clone())).collect()
+        chosen.map(|(name, tensor)| (name, catalog.tensors[tensor].clone())).collect()
     }
 
     fn target_metas(
@@ -145,6 +145,27 @@ impl Computation<'_> {
     }
 }
 
+/// Returns a catalog in which each tensor lies in a file of its own, so that random weights of one do not meet another's:
+/// views of one storage overlap.
+fn isolated(catalog: &Catalog) -> Catalog {
+    let mut alone = catalog.clone();
+    for (at, tensor) in alone.tensors.iter_mut().enumerate() {
+        (tensor.file, tensor.offset) = (at, 0);
+    }
+    alone
+}
+
+/// Returns the bytes from a tensor's first to behind its last element, gaps included.
+fn extent(tensor: &TensorMeta) -> u64 {
+    let reach = tensor
+        .shape
+        .iter()
+        .zip(&tensor.strides)
+        .map(|(size, stride)| size.saturating_sub(1) * stride)
+        .sum::<u64>();
+    tensor.dtype.byte_len(reach + 1).unwrap_or(0)
+}
+
 fn sources_of(target: &TensorPlan) -> Vec<usize> {
     let copies = target.steps.iter().filter_map(|step| match step {
         Step::Copy(copy) => Some(copy.source),
@@ -156,17 +177,19 @@ fn sources_of(target: &TensorPlan) -> Vec<usize> {
 /// Makes a tensor's random bytes, biases and norms included: normally distributed in steps of 1/16, which all types
 /// of floating point hold exactly, so that a cast changes none of them.
 fn random_bytes(tensor: &TensorMeta, random: &mut Random) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(tensor.bytes() as usize);
+    let size = extent(tensor);
+    let mut bytes = Vec::with_capacity(size as usize);
+    let count = size / tensor.dtype.byte_width().unwrap_or(1);
     let mut next = || ((random.normal() * 16.0).round() / 16.0).clamp(-7.0, 7.0);
     match tensor.dtype {
-        Dtype::F64 => (0..tensor.elements()).for_each(|_| bytes.extend(next().to_le_bytes())),
-        Dtype::F32 => (0..tensor.elements()).for_each(|_| bytes.extend((next() as f32).to_le_bytes())),
-        Dtype::F16 => (0..tensor.elements())
-            .for_each(|_| bytes.extend(half::f16::from_f32(next() as f32).to_le_bytes())),
-        Dtype::BF16 => (0..tensor.elements())
-            .for_each(|_| bytes.extend(half::bf16::from_f32(next() as f32).to_le_bytes())),
+        Dtype::F64 => (0..count).for_each(|_| bytes.extend(next().to_le_bytes())),
+        Dtype::F32 => (0..count).for_each(|_| bytes.extend((next() as f32).to_le_bytes())),
+        Dtype::F16 => (0..count).for_each(|_| bytes.extend(half::f16::from_f32(next() as f32).to_le_bytes())),
+        Dtype::BF16 => {
+            (0..count).for_each(|_| bytes.extend(half::bf16::from_f32(next() as f32).to_le_bytes()))
+        }
         // Nothing is computed with these; the caller abstains.
-        _ => bytes.resize(tensor.bytes() as usize, 0),
+        _ => bytes.resize(size as usize, 0),
     }
     bytes
 }
@@ -228,22 +251,14 @@ impl Weights for MemoryWeights<'_> {
     }
 }
 
-/// Random source tensors, as the execution reads them: by place in the source's files.
-struct Memory<'a> {
-    catalog: &'a Catalog,
-    tensors: &'a BTreeMap<usize, Vec<u8>>,
-}
+/// Random source tensors, as the execution reads them: each is a file of its own.
+struct Memory<'a>(&'a BTreeMap<usize, Vec<u8>>);
 
 impl ReadAt for Memory<'_> {
     fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let end = offset + buffer.len() as u64;
-        let holder = self.tensors.iter().find(|(tensor, _)| {
-            let meta = &self.catalog.tensors[**tensor];
-            meta.file == file && meta.offset <= offset && end <= meta.offset + meta.bytes()
-        });
-        let (tensor, bytes) = holder.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let start = (offset - self.catalog.tensors[*tensor].offset) as usize;
-        buffer.copy_from_slice(&bytes[start..start + buffer.len()]);
+        let start = offset as usize;
+        let bytes = self.0.get(&file).and_then(|bytes| bytes.get(start..start + buffer.len()));
+        buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 }

@@ -7,7 +7,12 @@ use super::read::read;
 use crate::span::Source;
 
 /// Name and text of each file in `mappings/`.
-const FILES: &[(&str, &str)] = &[("attention", include_str!("../../mappings/attention.json"))];
+const FILES: &[(&str, &str)] = &[
+    ("attention", include_str!("../../mappings/attention.json")),
+    ("bert", include_str!("../../mappings/bert.json")),
+    ("gpt2", include_str!("../../mappings/gpt2.json")),
+    ("vit", include_str!("../../mappings/vit.json")),
+];
 
 /// Returns the names of the built-in families.
 pub fn names() -> impl Iterator<Item = &'static str> + Clone {

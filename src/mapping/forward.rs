@@ -29,6 +29,12 @@ pub struct Forward {
     pub causal: bool,
     /// Whether k and v read another input than q.
     pub cross: bool,
+    /// How many key/value heads the framework computes with, where these are not the family's `g`: a framework without
+    /// grouped heads has one for each query head.
+    pub kv_heads: Option<Formula>,
+    /// Axes of layers that are stacked in the tensors, and where they stand in each: the framework computes with one
+    /// slice at a time.
+    pub stacked: Vec<(String, usize)>,
     /// Where it stands.
     pub span: Span,
 }
@@ -174,6 +180,18 @@ impl Forward {
         all.extend(self.bias.iter().map(|bias| &bias.tensor));
         all.extend([&self.q_norm, &self.k_norm].into_iter().flatten().map(|norm| &norm.weight));
         all
+    }
+
+    /// Returns the axes that tell its modules apart: those in names, less those along which there is one weight per head,
+    /// and the stacked ones.
+    pub fn module_axes(&self) -> Vec<&str> {
+        let named = self.templates().into_iter().flat_map(|template| template.axes());
+        let each = self.each();
+        let mut axes: Vec<&str> = named.filter(|axis| !each.contains(axis)).collect();
+        axes.extend(self.stacked.iter().map(|(axis, _)| axis.as_str()));
+        axes.sort_unstable();
+        axes.dedup();
+        axes
     }
 
     /// Returns the axes along which there is one weight per head.

@@ -55,6 +55,13 @@ impl Captures {
         self.indices.iter().find(|(name, _)| name == axis).map(|(_, index)| *index)
     }
 
+    /// Returns the captures with another index.
+    pub fn with(&self, axis: &str, index: u64) -> Captures {
+        let mut captures = self.clone();
+        captures.bind_index(axis, index);
+        captures
+    }
+
     fn bind_index(&mut self, axis: &str, index: u64) -> bool {
         match self.indices.binary_search_by(|(name, _)| name.as_str().cmp(axis)) {
             Ok(at) => self.indices[at].1 == index,

@@ -111,8 +111,8 @@ pub struct Layout {
     pub when: Vec<Condition>,
     /// Metadata that the layout's readers demand.
     pub metadata: BTreeMap<String, String>,
-    /// How the framework computes attention from the tensors.
-    pub forward: Option<forward::Forward>,
+    /// How the framework computes attention from the tensors, by the kind of attention; one alone has no name.
+    pub forwards: IndexMap<String, forward::Forward>,
     /// Where it is declared.
     pub span: Span,
 }

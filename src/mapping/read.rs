@@ -8,7 +8,7 @@ use super::arith::Formula;
 use super::inherit::inherited;
 use super::json::{Fields, Json, Kind, parse};
 use super::key::Template;
-use super::read_forward::forward;
+use super::read_forward::forwards;
 use super::{Axis, Condition, ConfigEntry, Default, Layout, Mapping, Param, Rule, Unmapped, builtin, check};
 use crate::diag::{Collector, Diagnostic, Errors, nearest};
 use crate::notation::{Text, is_axis_name, parse_expr, parse_sum};
@@ -257,7 +257,7 @@ fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layo
             .entries("metadata", errors)
             .filter_map(|(name, _, _, value)| Some((name.to_owned(), value.string(errors)?.to_owned())))
             .collect(),
-        forward: fields.get("forward").and_then(|value| forward(value, errors)),
+        forwards: fields.get("forward").map(|value| forwards(value, errors)).unwrap_or_default(),
         span: span.clone(),
     };
     for (name, span, _, value) in fields.entries("axes", errors) {

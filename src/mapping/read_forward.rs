@@ -1,5 +1,7 @@
 //! Decodes a layout's `forward` entry.
 
+use indexmap::IndexMap;
+
 use super::forward::{
     Apply, Cut, Forward, FusedBias, Norm, Part, Projection, Projections, Rotary, RotaryStyle,
 };
@@ -11,10 +13,24 @@ use crate::span::Span;
 
 const FIELDS: &[&str] = &[
     "source", "qkv", "q", "k", "v", "bias", "out", "q_norm", "k_norm", "rotary", "scale", "causal",
-    "attends", "about",
+    "attends", "kv_heads", "stacked", "about",
 ];
 
-pub(super) fn forward(value: &Json, errors: &mut Collector) -> Option<Forward> {
+/// Reads a layout's `forward`: one entry, or several with names, for a model with several kinds of attention.
+pub(super) fn forwards(value: &Json, errors: &mut Collector) -> IndexMap<String, Forward> {
+    let Kind::Object(entries) = &value.value else {
+        value.wrong("an object", errors);
+        return IndexMap::new();
+    };
+    if entries.keys().any(|name| FIELDS.contains(&name.as_str())) {
+        return forward(value, errors).map(|forward| (String::new(), forward)).into_iter().collect();
+    }
+    let named =
+        entries.iter().filter_map(|(name, (.., entry))| Some((name.clone(), forward(entry, errors)?)));
+    named.collect()
+}
+
+fn forward(value: &Json, errors: &mut Collector) -> Option<Forward> {
     let fields = value.fields(FIELDS, errors);
     let parts: Vec<&Json> = ["q", "k", "v"].iter().filter_map(|name| fields.get(name)).collect();
     let projections = match (fields.get("qkv"), &parts[..]) {
@@ -51,8 +67,25 @@ pub(super) fn forward(value: &Json, errors: &mut Collector) -> Option<Forward> {
         scale: fields.get("scale").and_then(|value| formula(value, errors)),
         causal: fields.flag("causal", errors),
         cross: attends,
+        kv_heads: fields.get("kv_heads").and_then(|value| formula(value, errors)),
+        stacked: fields
+            .entries("stacked", errors)
+            .filter_map(|(axis, _, _, at)| stacked(axis, at, errors))
+            .collect(),
         span: value.span.clone(),
     })
+}
+
+fn stacked(axis: &str, at: &Json, errors: &mut Collector) -> Option<(String, usize)> {
+    match at.value {
+        Kind::Number(value) if value.fract() == 0.0 && (0.0..8.0).contains(&value) => {
+            Some((axis.to_owned(), value as usize))
+        }
+        _ => {
+            at.wrong("the axis's place in each tensor, from 0", errors);
+            None
+        }
+    }
 }
 
 fn one_of(field: &str, known: &str, span: &Span) -> Diagnostic {

@@ -259,7 +259,7 @@ pub(crate) fn convert(
 }
 
 /// Nobody watches.
-struct Nobody;
+pub(crate) struct Nobody;
 
 impl Progress for Nobody {
     fn advance(&self, _bytes: u64) {}

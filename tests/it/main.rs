@@ -4,6 +4,7 @@ mod architecture;
 mod cases;
 mod cli;
 mod errors;
+mod families;
 mod kit;
 mod pairs;
 mod property;

@@ -2,10 +2,9 @@
 
 use candle_core::{D, Device, Tensor};
 
-use super::weights::{Weights, is_computable, read, times, times_transposed};
+use super::weights::{View, Weights, is_computable, read, times, times_transposed};
 use super::{ForwardError, Heads};
 use crate::bind::AxisSizes;
-use crate::catalog::TensorMeta;
 use crate::mapping::arith::Formula;
 use crate::mapping::forward::{
     Apply, Cut, Forward, FusedBias, Norm, Part, Projection, Projections, RotaryStyle,
@@ -59,32 +58,39 @@ impl<'a> Module<'a> {
     /// Returns h, g, d and dv.
     pub(super) fn heads(&self) -> Result<Heads, ForwardError> {
         let size = |axis: &str| self.size(axis).ok_or_else(|| ForwardError::Open(axis.to_owned()));
-        Ok(Heads { h: size("h")?, g: size("g")?, d: size("d")?, dv: size("dv")? })
+        let g = match &self.forward.kv_heads {
+            Some(formula) => self.formula(formula)? as u64,
+            None => size("g")?,
+        };
+        Ok(Heads { h: size("h")?, g, d: size("d")?, dv: size("dv")? })
     }
 
     fn tensor(
         &self,
         template: &Template,
         each: Option<(&str, u64)>,
-    ) -> Result<Option<&'a TensorMeta>, ForwardError> {
+    ) -> Result<Option<View<'a>>, ForwardError> {
         let mut captures = self.captures.clone();
         if let Some((axis, index)) = each {
             captures.indices.push((axis.to_owned(), index));
             captures.indices.sort();
         }
         let (_, name) = template.print(&captures).map_err(ForwardError::Name)?;
-        let found = self.weights.find(&name);
-        match found.filter(|tensor| !is_computable(tensor.dtype)) {
-            Some(tensor) => Err(ForwardError::Type(tensor.key.clone(), tensor.dtype)),
-            None => Ok(found),
+        let Some(meta) = self.weights.find(&name) else { return Ok(None) };
+        let mut view = View::of(meta);
+        if !is_computable(view.dtype()) {
+            return Err(ForwardError::Type(view.key(), view.dtype()));
         }
+        for (axis, at) in &self.forward.stacked {
+            let index = self.captures.index(axis).ok_or_else(|| ForwardError::Open(axis.clone()))?;
+            let outside =
+                || ForwardError::Shape(meta.key.clone(), format!("no slice {axis}={index} of axis {at}"));
+            view = view.slice(*at, index).ok_or_else(outside)?;
+        }
+        Ok(Some(view))
     }
 
-    fn required(
-        &self,
-        template: &Template,
-        each: Option<(&str, u64)>,
-    ) -> Result<&'a TensorMeta, ForwardError> {
+    fn required(&self, template: &Template, each: Option<(&str, u64)>) -> Result<View<'a>, ForwardError> {
         self.tensor(template, each)?.ok_or_else(|| ForwardError::Missing(template.to_string()))
     }
 
@@ -98,7 +104,7 @@ impl<'a> Module<'a> {
                 Apply::Einsum { before, .. } => Some(before),
             };
             let width = at.and_then(|at| tensor.shape.get(at).copied());
-            width.ok_or_else(|| ForwardError::Shape(tensor.key.clone(), "a matrix is needed".into()))
+            width.ok_or_else(|| ForwardError::Shape(tensor.key(), "a matrix is needed".into()))
         };
         Ok(match &self.forward.projections {
             Projections::Fused { projection, .. } => [width(projection)?; 3],
@@ -116,14 +122,14 @@ impl<'a> Module<'a> {
     /// Multiplies `x` [tokens, in] with a projection's weight; the result is [tokens, out], axes of an einsum flat.
     fn project(&self, projection: &Projection, x: &Tensor) -> Result<Tensor, ForwardError> {
         let Some(axis) = projection.each.as_deref() else {
-            let y = self.multiply(self.required(&projection.weight, None)?, &projection.apply, x)?;
+            let y = self.multiply(&self.required(&projection.weight, None)?, &projection.apply, x)?;
             return self.add_bias(projection.bias.as_ref(), None, y);
         };
         let count = self.size(axis).ok_or_else(|| ForwardError::Open(axis.to_owned()))?;
         let mut parts = Vec::new();
         for index in 0..count {
             let weight = self.required(&projection.weight, Some((axis, index)))?;
-            let y = self.multiply(weight, &projection.apply, x)?;
+            let y = self.multiply(&weight, &projection.apply, x)?;
             parts.push(self.add_bias(projection.bias.as_ref(), Some((axis, index)), y)?);
         }
         Ok(Tensor::cat(&parts, 1)?)
@@ -142,7 +148,7 @@ impl<'a> Module<'a> {
         for index in 0..count {
             let weight = self.required(&projection.weight, Some((axis, index)))?;
             let head = context.narrow(1, (index * dv) as usize, dv as usize)?.contiguous()?;
-            let part = self.multiply(weight, &projection.apply, &head)?;
+            let part = self.multiply(&weight, &projection.apply, &head)?;
             sum = Some(match sum {
                 Some(sum) => (sum + part)?,
                 None => part,
@@ -152,14 +158,14 @@ impl<'a> Module<'a> {
         self.add_bias(projection.bias.as_ref(), None, sum)
     }
 
-    fn multiply(&self, weight: &TensorMeta, apply: &Apply, x: &Tensor) -> Result<Tensor, ForwardError> {
+    fn multiply(&self, weight: &View<'_>, apply: &Apply, x: &Tensor) -> Result<Tensor, ForwardError> {
         let wrong = || {
             let wanted = format!(
                 "shape {:?} cannot be multiplied with an input of width {:?}",
                 weight.shape,
                 x.dims()
             );
-            ForwardError::Shape(weight.key.clone(), wanted)
+            ForwardError::Shape(weight.key(), wanted)
         };
         let shape = &weight.shape;
         let product = |dims: &[u64]| dims.iter().product::<u64>();
@@ -195,11 +201,11 @@ impl<'a> Module<'a> {
     ) -> Result<Tensor, ForwardError> {
         let Some(template) = template else { return Ok(y) };
         let Some(tensor) = self.tensor(template, each)? else { return Ok(y) };
-        let values = read(self.weights, tensor, 0, tensor.elements())?;
+        let values = read(self.weights, &tensor, 0, tensor.elements())?;
         let count = values.len();
         if count != y.dim(1)? {
             let wanted = format!("a bias of {} elements is needed, not {count}", y.dim(1)?);
-            return Err(ForwardError::Shape(tensor.key.clone(), wanted));
+            return Err(ForwardError::Shape(tensor.key(), wanted));
         }
         Ok(y.broadcast_add(&Tensor::from_vec(values, (1, count), &Device::Cpu)?)?)
     }
@@ -222,7 +228,7 @@ impl<'a> Module<'a> {
         if let Some(FusedBias { tensor, cut, order }) = &self.forward.bias
             && let Some(stored) = self.tensor(tensor, None)?
         {
-            let values = read(self.weights, stored, 0, stored.elements())?;
+            let values = read(self.weights, &stored, 0, stored.elements())?;
             let flat = Tensor::from_vec(values, (1, stored.elements() as usize), &Device::Cpu)?;
             let biases = cut_fused(&flat, *cut, *order, heads)?;
             for (part, bias) in parts.iter_mut().zip(&biases) {
@@ -275,11 +281,11 @@ impl<'a> Module<'a> {
 
     fn normalize(&self, part: &Tensor, norm: &Norm) -> Result<Tensor, ForwardError> {
         let Some(stored) = self.tensor(&norm.weight, None)? else { return Ok(part.clone()) };
-        let factors = read(self.weights, stored, 0, stored.elements())?;
+        let factors = read(self.weights, &stored, 0, stored.elements())?;
         let width = part.dim(D::Minus1)?;
         if factors.len() != width {
             let wanted = format!("a norm of {width} elements is needed, not {}", factors.len());
-            return Err(ForwardError::Shape(stored.key.clone(), wanted));
+            return Err(ForwardError::Shape(stored.key(), wanted));
         }
         let mean = (part.sqr()?.sum_keepdim(D::Minus1)? / width as f64)?;
         let root = (mean + norm.epsilon)?.sqrt()?;

@@ -5,11 +5,13 @@ use std::io;
 use candle_core::{Device, Tensor};
 
 use super::ForwardError;
-use crate::catalog::TensorMeta;
+use crate::catalog::{TensorMeta, row_major};
 use crate::dtype::Dtype;
 
 /// The most elements that are held as f64 at once.
 const STRETCH: u64 = 1 << 18;
+/// The most elements that are read at once to pick the scattered ones of a stretch.
+const HULL: u64 = 1 << 23;
 
 /// The stored tensors of one side.
 pub trait Weights: Sync {
@@ -28,8 +30,80 @@ pub(super) fn is_computable(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
 }
 
-/// Reads elements `start..start + count`.
+/// A stored tensor, or a slice of one.
+#[derive(Clone, Debug)]
+pub(super) struct View<'a> {
+    meta: &'a TensorMeta,
+    /// The first element, counted as the strides are.
+    first: u64,
+    pub(super) shape: Vec<u64>,
+    strides: Vec<u64>,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn of(meta: &'a TensorMeta) -> View<'a> {
+        View { meta, first: 0, shape: meta.shape.clone(), strides: meta.strides.clone() }
+    }
+
+    /// Returns the slice at one index of a dimension, without that dimension.
+    pub(super) fn slice(mut self, dim: usize, index: u64) -> Option<View<'a>> {
+        if self.shape.get(dim).is_none_or(|size| index >= *size) {
+            return None;
+        }
+        self.shape.remove(dim);
+        self.first += index * self.strides.remove(dim);
+        Some(self)
+    }
+
+    pub(super) fn key(&self) -> String {
+        self.meta.key.clone()
+    }
+
+    pub(super) fn dtype(&self) -> Dtype {
+        self.meta.dtype
+    }
+
+    pub(super) fn elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+
+    /// Returns where an element lies, given its number in row-major order.
+    fn place(&self, number: u64) -> u64 {
+        let mut rest = number;
+        let mut place = self.first;
+        for (size, stride) in self.shape.iter().zip(&self.strides).rev() {
+            place += rest % size * stride;
+            rest /= size;
+        }
+        place
+    }
+}
+
+/// Reads elements `start..start + count`, counted in row-major order.
 pub(super) fn read(
+    weights: &dyn Weights,
+    view: &View<'_>,
+    start: u64,
+    count: u64,
+) -> Result<Vec<f64>, ForwardError> {
+    if view.strides == row_major(&view.shape) {
+        return read_run(weights, view.meta, view.first + start, count);
+    }
+    let places: Vec<u64> = (start..start + count).map(|number| view.place(number)).collect();
+    let (Some(&low), Some(&high)) = (places.iter().min(), places.iter().max()) else { return Ok(Vec::new()) };
+    if high - low < HULL {
+        let hull = read_run(weights, view.meta, low, high - low + 1)?;
+        return Ok(places.into_iter().map(|place| hull[(place - low) as usize]).collect());
+    }
+    let mut values = Vec::with_capacity(places.len());
+    for place in places {
+        values.extend(read_run(weights, view.meta, place, 1)?);
+    }
+    Ok(values)
+}
+
+/// Reads elements that lie side by side.
+fn read_run(
     weights: &dyn Weights,
     tensor: &TensorMeta,
     start: u64,
@@ -56,7 +130,7 @@ fn decode<const WIDTH: usize>(bytes: &[u8], value: impl Fn([u8; WIDTH]) -> f64) 
 /// Multiplies `x` [tokens, in] with the transpose of a stored matrix [out, in], a stretch of rows at a time.
 pub(super) fn times_transposed(
     weights: &dyn Weights,
-    tensor: &TensorMeta,
+    tensor: &View<'_>,
     x: &Tensor,
     (start, rows, columns): (u64, u64, u64),
 ) -> Result<Tensor, ForwardError> {
@@ -73,7 +147,7 @@ pub(super) fn times_transposed(
 /// Multiplies `x` [tokens, in] with a stored matrix [in, out], a stretch of rows at a time.
 pub(super) fn times(
     weights: &dyn Weights,
-    tensor: &TensorMeta,
+    tensor: &View<'_>,
     x: &Tensor,
     (start, rows, columns): (u64, u64, u64),
 ) -> Result<Tensor, ForwardError> {
@@ -88,12 +162,12 @@ pub(super) fn times(
             None => part,
         });
     }
-    sum.ok_or_else(|| ForwardError::Shape(tensor.key.clone(), "a matrix without rows".into()))
+    sum.ok_or_else(|| ForwardError::Shape(tensor.key(), "a matrix without rows".into()))
 }
 
 fn matrix(
     weights: &dyn Weights,
-    tensor: &TensorMeta,
+    tensor: &View<'_>,
     start: u64,
     rows: u64,
     columns: u64,
