@@ -26,6 +26,8 @@ pub struct Companions {
     pub carried: Vec<String>,
     /// The config that is written, where one is.
     pub config: Option<WrittenConfig>,
+    /// What a config that goes to another layout unchanged says of the model.
+    pub model_type: Option<String>,
 }
 
 /// A config in the target framework's terms.
@@ -61,6 +63,12 @@ pub(super) fn companions(
         names.retain(|name| *name != written.name && *name != config.name);
         all.files.push(file(&written.name, text));
         all.config = Some(written);
+    }
+    let other = selection.source().name != selection.target().name;
+    if let Some(config) =
+        config.filter(|config| other && all.config.is_none() && names.contains(&config.name))
+    {
+        all.model_type = config.get("model_type").and_then(Value::as_str).map(str::to_owned);
     }
     let mut errors = Collector::default();
     for name in names {
@@ -207,6 +215,9 @@ impl Companions {
         let mut lines = Vec::new();
         if !self.carried.is_empty() {
             lines.push(format!("carried over unchanged: {}", self.carried.join(", ")));
+        }
+        if let Some(model) = &self.model_type {
+            lines.push(format!("config.json still says that it is a `{model}`"));
         }
         if let Some(config) = &self.config {
             let told = if config.told.is_empty() { "nothing".to_owned() } else { config.told.join(", ") };
