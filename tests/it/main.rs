@@ -3,6 +3,7 @@
 mod architecture;
 mod cases;
 mod cli;
+mod companions;
 mod errors;
 mod families;
 mod kit;

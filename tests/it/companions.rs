@@ -1,0 +1,132 @@
+//! What goes beside the output: configs, vocabularies, the target's own config.
+
+use serde_json::{Value, json};
+
+use crate::kit::{Folder, Tensor, Tensors, mapping};
+
+/// A family of two layouts whose frameworks name the sizes otherwise.
+fn family() -> String {
+    mapping(
+        "pair",
+        json!({ "h": "heads", "d": "head size", "e": "width", "m": "a share", "s": "a side", "t": "another side" }),
+        json!({ "q": "h d e", "m": "m", "s": "s t" }),
+        json!({
+            "ours": {
+                "tensors": { "q": "q: (h d) e", "m": "m: m", "s": "s: s t" },
+                "config": { "h": ["heads", "n_head"], "e": "width", "m": { "keys": ["twice"], "is": "value / 2" } },
+                "when": { "kind": "ours" }
+            },
+            "same": { "like": "ours", "tensors": { "q": "q: e h d" }, "when": null },
+            "theirs": {
+                "tensors": { "Q": "q: e (h d)", "M": "m: m", "S": "s: s t" },
+                "config_file": "params.json",
+                "config": {
+                    "h": "n.heads", "e": "dim", "m": { "keys": ["share"], "is": "value * d" },
+                    "s": "side", "t": "side"
+                },
+                "when": { "style": [null, "theirs"], "old": [null, false] }
+            }
+        }),
+    )
+}
+
+fn source(config: &Value) -> Folder {
+    let folder = Folder::new();
+    folder.put("family.json", family());
+    std::fs::create_dir(folder.join("src")).expect("a folder");
+    let tensors = Tensors::from([
+        ("q".to_owned(), Tensor::index(&[3 * 8, 20], 0)),
+        ("m".to_owned(), Tensor::index(&[6], 0)),
+        ("s".to_owned(), Tensor::index(&[5, 7], 0)),
+    ]);
+    folder.tensors("src/model.safetensors", &tensors);
+    folder.put("src/config.json", config.to_string());
+    for name in
+        ["tokenizer.json", "tokenizer.model", "vocab.txt", "generation_config.json", "chat_template.jinja"]
+    {
+        folder.put(&format!("src/{name}"), format!("the {name}"));
+    }
+    for name in ["trainer_state.json", "old.safetensors.index.json.bak", ".hidden.json", "modeling.py"] {
+        folder.put(&format!("src/{name}"), "not a companion");
+    }
+    folder
+}
+
+fn config() -> Value {
+    json!({ "kind": "ours", "heads": 3, "width": 20, "twice": 12, "model_type": "ours", "epsilon": 1e-5 })
+}
+
+fn names(folder: &Folder, name: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(folder.join(name)).expect("a folder");
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8")).collect();
+    names.sort();
+    names
+}
+
+const CARRIED: [&str; 5] =
+    ["chat_template.jinja", "generation_config.json", "tokenizer.json", "tokenizer.model", "vocab.txt"];
+
+#[test]
+fn files_beside_the_source_go_along() {
+    let folder = source(&config());
+    let run = folder.run(&["--mapping", "family.json", "--from", "ours", "--to", "same", "src", "out"]).ok();
+    let mut expected = [&CARRIED[..], &["config.json", "model.safetensors"]].concat();
+    expected.sort_unstable();
+    assert_eq!(names(&folder, "out"), expected);
+    for name in CARRIED.iter().chain(&["config.json"]) {
+        let read = |side: &str| std::fs::read(folder.join(&format!("{side}/{name}"))).expect("readable");
+        assert_eq!(read("out"), read("src"), "{name}");
+    }
+    assert!(run.stderr.contains("config.json still says that it is a `ours`"), "{}", run.stderr);
+
+    // A second run would replace them.
+    folder
+        .run(&["--mapping", "family.json", "--from", "ours", "--to", "same", "src", "out"])
+        .fails(&["out/tokenizer.json", "--force"]);
+    // A single file has nothing beside it.
+    folder.run(&["--mapping", "family.json", "--from", "ours", "--to", "same", "src", "x.safetensors"]).ok();
+    assert!(!folder.names().contains(&"tokenizer.json".to_owned()));
+}
+
+#[test]
+fn the_targets_config_is_written_from_the_sizes() {
+    let folder = source(&config());
+    let args =
+        ["--mapping", "family.json", "--from", "ours", "--to", "theirs", "src", "out", "--report", "r.json"];
+    let run = folder.run(&args).ok();
+    let text = std::fs::read_to_string(folder.join("out/params.json")).expect("written");
+    let written: Value = serde_json::from_str(&text).expect("JSON");
+    // Two sides that differ cannot be one `side`; the share is a multiple of the head size: 6 = 0.75 * 8.
+    assert_eq!(
+        written,
+        json!({ "n": { "heads": 3 }, "dim": 20, "share": 0.75, "style": "theirs", "old": false })
+    );
+    assert!(!folder.join("out/config.json").exists());
+    for said in ["`side` (s)", "`epsilon` of config.json", "`model_type` of config.json"] {
+        assert!(run.stderr.contains(said), "{said}: {}", run.stderr);
+    }
+    let report: Value =
+        serde_json::from_slice(&std::fs::read(folder.join("r.json")).expect("written")).expect("JSON");
+    assert_eq!(report["companions"]["config"]["name"], "params.json");
+    assert_eq!(report["companions"]["carried"].as_array().map(Vec::len), Some(5));
+
+    // And back, from what was written; what the first config said beyond sizes is gone.
+    folder.run(&["--mapping", "family.json", "--from", "theirs", "--to", "ours", "out", "back"]).ok();
+    let text = std::fs::read_to_string(folder.join("back/config.json")).expect("written");
+    let back: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(back, json!({ "heads": 3, "width": 20, "twice": 12, "kind": "ours" }));
+    let read = |name: &str| crate::kit::read(&folder.join(name));
+    assert_eq!(read("back/model.safetensors"), read("src/model.safetensors"));
+}
+
+#[test]
+fn the_config_file_is_the_one_of_the_layout() {
+    let folder = source(&config());
+    folder.run(&["--mapping", "family.json", "--from", "ours", "--to", "theirs", "src", "out"]).ok();
+    // Both frameworks' configs in one folder: each layout reads its own.
+    folder.put("out/config.json", json!({ "n": { "heads": 4 } }).to_string());
+    folder
+        .run(&["--mapping", "family.json", "--from", "theirs", "--to", "ours", "out", "back.safetensors"])
+        .ok();
+}
