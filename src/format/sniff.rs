@@ -68,7 +68,8 @@ pub(super) fn sniff(file: &Arc<OpenFile>) -> Result<Content, Errors> {
         Format::Npy
     } else if matches!(head[..], [0x81..=0x8f, 0xa0..=0xbf | 0xd9..=0xdb, ..] | [0xde | 0xdf, ..]) {
         Format::Msgpack
-    } else if ends_as_table(file)? {
+    } else if ends_as_table(file)? || file.path.extension().is_some_and(|ending| ending == "index") {
+        // Without its last bytes a table is nothing; a name tells then at least what is damaged.
         Format::TensorFlow
     } else {
         Format::Safetensors

@@ -139,8 +139,11 @@ impl Store for Pieces {
             let Some(&(begin, place, length)) = self.pieces.get(at) else {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             };
-            let inside = offset - begin;
-            let count = usize::try_from(length - inside).map_or(buffer.len(), |left| left.min(buffer.len()));
+            let inside = offset.saturating_sub(begin);
+            let Some(left) = length.checked_sub(inside).filter(|left| *left > 0) else {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            };
+            let count = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
             let (now, later) = buffer.split_at_mut(count);
             self.file.read_exact_at(place + inside, now)?;
             (buffer, offset, at) = (later, offset + count as u64, at + 1);
@@ -296,8 +299,10 @@ mod tests {
         assert_eq!(buffer, [7, 8, 9, 2, 3]);
         pieces.read_exact_at(2, &mut buffer[..2]).expect("reads");
         assert_eq!(buffer[..2], [9, 2]);
-        let short = pieces.read_exact_at(1, &mut buffer);
-        assert_eq!(short.map_err(|error| error.kind()), Err(io::ErrorKind::UnexpectedEof));
+        for beyond in [1, 5, 99] {
+            let short = pieces.read_exact_at(beyond, &mut buffer);
+            assert_eq!(short.map_err(|error| error.kind()), Err(io::ErrorKind::UnexpectedEof));
+        }
     }
 
     #[test]

@@ -1,30 +1,27 @@
-//! tensorflow files.
+//! TensorFlow checkpoints (TensorBundle): an index, `PREFIX.index`, and data files, `PREFIX.data-00000-of-00001`.
+//!
+//! The index is a sorted table of names ([`table`]); each value says where a tensor lies ([`proto`]). A variable may be
+//! saved in slices ([`slices`]). The data is checked against the index's checksums when it is read ([`checked`]).
 
-use std::sync::Arc;
+mod bundle;
+mod checked;
+mod find;
+mod interleave;
+mod proto;
+mod slices;
+mod table;
+#[cfg(test)]
+mod testing;
 
-use super::OpenOptions;
-use super::part::Part;
-use super::store::OpenFile;
-use crate::diag::{Collector, Diagnostic, Errors};
+pub(super) use bundle::read;
+pub(super) use find::{index_of_prefix, latest_in};
+pub(super) use table::TABLE_MAGIC;
 
-/// Reads the file's header.
-pub(super) fn read(
-    file: &Arc<OpenFile>,
-    _options: &OpenOptions,
-    _out: &mut Collector,
-) -> Result<Part, Errors> {
-    Err(Diagnostic::error("format/unread", "not read yet").file(&file.path).into())
-}
+/// What to do about a file that contradicts itself.
+const DAMAGED: &str = "copy or download the checkpoint again, or save it again";
 
-/// The last bytes of a table file, such as a checkpoint's index (google/leveldb, `doc/table_format.md`).
-pub(super) const TABLE_MAGIC: [u8; 8] = [0x57, 0xfb, 0x80, 0x8b, 0x24, 0x75, 0x47, 0xdb];
-
-/// Returns the index file of a checkpoint that is given by its prefix.
-pub(super) fn index_of_prefix(_path: &std::path::Path) -> Option<std::path::PathBuf> {
-    None
-}
-
-/// Returns the index file of the checkpoint that a folder holds, where it holds one.
-pub(super) fn latest_in(_folder: &std::path::Path) -> Option<std::path::PathBuf> {
-    None
+/// Returns a CRC-32C as it is stored (google/leveldb, `util/crc32c.h`): a checksum of bytes that hold checksums would
+/// be weak otherwise.
+const fn masked(crc: u32) -> u32 {
+    crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
