@@ -6,6 +6,7 @@ mod cli;
 mod companions;
 mod errors;
 mod families;
+mod format_numpy;
 mod format_tensorflow;
 mod kit;
 mod pairs;
