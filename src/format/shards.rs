@@ -482,6 +482,6 @@ mod tests {
         }
         put(folder.path(), "s", b"PK\x03\x04");
         let result = open_plain(&index(folder.path(), r#"{"weight_map":{"a":"s"}}"#));
-        assert_eq!(codes(&result), ["format/pytorch"]);
+        assert_eq!(codes(&result), ["format/zip"]);
     }
 }

@@ -145,28 +145,17 @@ fn lfs_size(head: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::super::testing::*;
+    use super::*;
 
     #[test]
     fn foreign_files_are_named_whatever_their_ending() {
         let folder = tempfile::tempdir().expect("folder");
-        let zip = |name: &str| {
-            let mut bytes = b"PK\x03\x04".to_vec();
-            bytes.resize(30, 0);
-            bytes[26] = name.len() as u8;
-            [&bytes, name.as_bytes(), &[0; 20]].concat()
-        };
         let pointer =
             b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4976698672\n".to_vec();
         for (bytes, code) in [
             (pointer.clone(), "format/git-lfs"),
-            (b"PK\x03\x04...".to_vec(), "format/pytorch"),
-            (zip("archive/data.pkl"), "format/pytorch"),
-            (zip("a.npy"), "format/npz"),
-            (b"\x80\x02...".to_vec(), "format/pytorch"),
-            (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.".to_vec(), "format/pytorch"),
-            (b"GGUF\x03\0\0\0".to_vec(), "format/gguf"),
-            (b"\x89HDF\r\n\x1a\n\0".to_vec(), "format/hdf5"),
-            (b"\x93NUMPY\x01\0".to_vec(), "format/npy"),
+            (b"PK\x03\x04...".to_vec(), "format/zip"),
+            ([&[b'x'; 257][..], b"ustar", &[0; 300]].concat(), "format/tar"),
             (b"<!DOCTYPE html>".to_vec(), "format/html"),
             (b"\n <HTML lang=en>".to_vec(), "format/html"),
             (Vec::new(), "format/empty"),
@@ -180,6 +169,25 @@ mod tests {
         let path = put(folder.path(), "model.safetensors", &pointer);
         let text = text(&open_plain(&path));
         assert!(text.contains("Git LFS pointer") && text.contains("4976698672"), "{text}");
+    }
+
+    #[test]
+    fn formats_are_told_by_content_whatever_the_ending() {
+        let folder = tempfile::tempdir().expect("folder");
+        let table = [&[0; 40][..], &tensorflow::TABLE_MAGIC].concat();
+        for (bytes, format) in [
+            (&b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."[..], Format::PyTorch),
+            (b"GGUF\x03\0\0\0", Format::Gguf),
+            (b"\x89HDF\r\n\x1a\n\0", Format::Hdf5),
+            (b"\x93NUMPY\x01\0", Format::Npy),
+            (b"\x82\xa6params\x80", Format::Msgpack),
+            (&table, Format::TensorFlow),
+            (b"\x0b\0\0\0\0\0\0\0{", Format::Safetensors),
+        ] {
+            let file = OpenFile::open(&put(folder.path(), "model.safetensors", bytes)).expect("opens");
+            let found = sniff(&file).expect("is told");
+            assert!(matches!(found, Content::Checkpoint(told) if told == format), "{format}: {found:?}");
+        }
     }
 
     #[test]
