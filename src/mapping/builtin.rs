@@ -6,13 +6,50 @@ use super::Mapping;
 use super::read::read;
 use crate::span::Source;
 
+macro_rules! files {
+    ($($name:literal)*) => {
+        &[$(($name, include_str!(concat!("../../mappings/", $name, ".json")))),*]
+    };
+}
+
 /// Name and text of each file in `mappings/`.
-const FILES: &[(&str, &str)] = &[
-    ("attention", include_str!("../../mappings/attention.json")),
-    ("bert", include_str!("../../mappings/bert.json")),
-    ("gpt2", include_str!("../../mappings/gpt2.json")),
-    ("vit", include_str!("../../mappings/vit.json")),
-];
+#[rustfmt::skip]
+const FILES: &[(&str, &str)] = files! {
+    "attention"
+    "bart"
+    "beit"
+    "bert"
+    "bloom"
+    "chatglm"
+    "clip"
+    "dbrx"
+    "deepseek"
+    "detr"
+    "diffusion"
+    "falcon"
+    "flux"
+    "gemma"
+    "gpt-neox"
+    "gpt2"
+    "gptj"
+    "llama"
+    "megatron"
+    "mixtral"
+    "mpt"
+    "olmo"
+    "olmo2"
+    "opt"
+    "phi"
+    "sam"
+    "siglip"
+    "swin"
+    "swinv2"
+    "t5"
+    "transformer"
+    "vae"
+    "vit"
+    "whisper"
+};
 
 /// Returns the names of the built-in families.
 pub fn names() -> impl Iterator<Item = &'static str> + Clone {
