@@ -26,10 +26,14 @@ pub(super) fn run(ui: &Ui, args: &VerifyArgs) -> Exit {
 fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Result<(), Errors> {
     let start = Instant::now();
     let selection = select_layouts(&args.layouts)?;
-    let options = resolve(&args.layouts, source, selection.source().config_file())?;
-    let conversion = Conversion::prepare(&selection, source, &options)?;
+    let mut options = resolve(&args.layouts, source, selection.source().config_file())?;
     let open = OpenOptions { root: args.to_root.clone(), ..options.open.clone() };
     let target = open_as(selection.target(), destination, &open)?;
+    if target.format().is_written() {
+        // What another format cannot hold is no fault of this target.
+        options.format = target.format();
+    }
+    let conversion = Conversion::prepare(&selection, source, &options)?;
     if let Some(identity) = Identity::read(&target.catalog().metadata)
         && !options.trust_layout
     {

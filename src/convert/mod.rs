@@ -192,6 +192,7 @@ impl<'a> Conversion<'a> {
             layout.companions = std::mem::take(&mut beside.files);
         }
         let mut warnings: Vec<Diagnostic> = catalog.warnings.iter().chain(&bound.warnings).cloned().collect();
+        warnings.extend(std::mem::take(&mut layout.warnings));
         warnings.extend(beside.warning(source));
         Ok(Conversion { selection, reader, bound, plan, proof, layout, companions: beside, warnings })
     }

@@ -11,7 +11,7 @@ pub(super) enum Kind {
     Float,
     /// Whole numbers.
     Int,
-    /// Bits alone: packed types, block scales and complex numbers.
+    /// Bits alone: packed and quantised types, block scales and complex numbers.
     Bits,
 }
 
@@ -22,7 +22,8 @@ pub(super) fn kind(dtype: Dtype) -> Kind {
         Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E4M3Fnuz | Dtype::F8E5M2Fnuz => Kind::Float,
         Dtype::Bool | Dtype::U8 | Dtype::I8 | Dtype::U16 | Dtype::I16 => Kind::Int,
         Dtype::U32 | Dtype::I32 | Dtype::U64 | Dtype::I64 => Kind::Int,
-        Dtype::F4 | Dtype::F6E2M3 | Dtype::F6E3M2 | Dtype::F8E8M0 | Dtype::C64 => Kind::Bits,
+        // F4, F6, F8_E8M0, C64 and the quantised types.
+        _ => Kind::Bits,
     }
 }
 
@@ -31,11 +32,17 @@ pub(super) fn kind(dtype: Dtype) -> Kind {
 pub struct Element {
     /// Its type.
     pub dtype: Dtype,
-    /// Its bits, in the lowest places.
+    /// Its bits, in the lowest places. An element of a quantised type has none of its own: the first byte of its block
+    /// that differs stands for it.
     pub bits: u64,
 }
 
 impl Element {
+    /// Returns the hexadecimal digits that its bits take.
+    pub(super) fn digits(self) -> usize {
+        if self.dtype.is_quantised() { 2 } else { self.dtype.bits().div_ceil(4) as usize }
+    }
+
     /// Returns the number that a floating-point element is; `None` for other types and for those whose bits alone are
     /// compared (packed types, F8_E8M0, C64).
     pub fn float(self) -> Option<f64> {
@@ -58,7 +65,7 @@ impl fmt::Display for Element {
         if let Some(value) = self.int() {
             return write!(f, "{value}");
         }
-        let width = self.dtype.bits().div_ceil(4) as usize;
+        let width = self.digits();
         match self.float() {
             Some(value) if value.is_nan() => write!(f, "NaN (0x{:0width$x})", self.bits),
             Some(value) if self.dtype == Dtype::F64 => write!(f, "{value:?}"),

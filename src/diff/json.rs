@@ -95,7 +95,7 @@ fn comparison(comparison: &Comparison) -> Value {
 }
 
 fn element(element: Element) -> Value {
-    let width = element.dtype.bits().div_ceil(4) as usize;
+    let width = element.digits();
     let int =
         element.int().map(|int| u64::try_from(int).map_or_else(|_| json!(int as i64), |int| json!(int)));
     json!({

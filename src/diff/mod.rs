@@ -164,7 +164,8 @@ pub struct Comparison {
     pub first: Option<FirstDifference>,
     /// Whether elements were compared bit by bit; types that differ are compared as numbers.
     pub bitwise: bool,
-    /// What the numbers differ in; `None` for types whose bits alone are compared (F4, F6, F8_E8M0, C64).
+    /// What the numbers differ in; `None` for types whose bits alone are compared (F4, F6, F8_E8M0, C64,
+    /// quantised types).
     pub numbers: Option<Numbers>,
 }
 

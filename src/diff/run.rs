@@ -37,8 +37,8 @@ pub(super) struct Pair {
 impl Pair {
     pub(super) fn new(tensors: [usize; 2], dtypes: [Dtype; 2], elements: u64) -> Pair {
         let wider = dtypes[0].bits().max(dtypes[1].bits());
-        // A multiple of 8: packed elements end with their bytes.
-        Pair { tensors, dtypes, elements, per_chunk: (CHUNK * 8 / wider) & !7 }
+        // A multiple of 256: elements that share bytes end with their block.
+        Pair { tensors, dtypes, elements, per_chunk: (CHUNK * 8 / wider) & !255 }
     }
 
     /// Returns the bytes of both sides.

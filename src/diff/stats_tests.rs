@@ -171,3 +171,16 @@ fn equal_elements_are_measured_alike_on_either_way() {
     assert_eq!(tally, Tally::default());
     assert!((sums.product - alone.product).abs() <= 1e-15 * alone.product);
 }
+
+#[test]
+fn quantised_blocks_differ_as_a_whole() {
+    let a: Vec<u8> = (0..34 * 20).map(|at| (at % 251) as u8).collect();
+    let mut b = a.clone();
+    b[34 * 3 + 5] ^= 0x10;
+    b[34 * 18] ^= 1;
+    let mut tally = Tally::default();
+    let sums = Measure::new().unequal([Dtype::Q8_0; 2], 64, [&a, &b], &mut tally);
+    assert_eq!((sums, tally.differing), (Sums::default(), 64));
+    let at = u64::from(a[34 * 3 + 5]);
+    assert_eq!(tally.first, Some((64 + 3 * 32, [at, at ^ 0x10])));
+}

@@ -117,12 +117,9 @@ fn place(meta: &TensorMeta, offset: u64, loops: &[Loop], element: u64) -> String
     for l in loops {
         unit_offset += element / l.target_step % l.count * l.source_step;
     }
-    // A unit of a type of less than a byte is a byte: its first element stands for it.
-    let mut rest = if meta.dtype.byte_width().is_some() {
-        unit_offset
-    } else {
-        (unit_offset * 8).div_ceil(meta.dtype.bits())
-    };
+    // A unit of a type whose elements share bytes is a byte: the first element of its block stands for it.
+    let (elements, bytes) = meta.dtype.block();
+    let mut rest = if elements == 1 { unit_offset } else { unit_offset / bytes * elements };
     let mut by_stride: Vec<usize> = (0..meta.shape.len()).collect();
     by_stride.sort_by_key(|&dim| std::cmp::Reverse((meta.strides[dim], meta.shape[dim])));
     let mut index = vec![0; meta.shape.len()];

@@ -260,7 +260,8 @@ impl<'a> Gather<'a> {
 fn stored_units(meta: &TensorMeta) -> u64 {
     let elements =
         1 + meta.shape.iter().zip(&meta.strides).map(|(n, step)| n.saturating_sub(1) * step).sum::<u64>();
-    if meta.dtype.byte_width().is_some() { elements } else { (elements * meta.dtype.bits()).div_ceil(8) }
+    let (of_block, bytes) = meta.dtype.block();
+    if of_block == 1 { elements } else { elements.div_ceil(of_block) * bytes }
 }
 
 fn read(

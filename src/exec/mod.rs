@@ -11,7 +11,7 @@ use std::thread;
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
 pub use crate::format::output::Placement;
-use crate::plan::{Plan, Step, ValueOp, unit};
+use crate::plan::{Plan, Step, ValueOp};
 use crate::progress::Progress;
 
 mod buffer;
@@ -189,7 +189,7 @@ impl Run<'_> {
                 let Step::Copy(copy) = step else { continue };
                 let stored = &self.catalog.tensors[copy.source];
                 let possible = match copy.value {
-                    ValueOp::Bits => unit(stored.dtype) == tensor.unit(),
+                    ValueOp::Bits => stored.dtype.block() == tensor.dtype.block(),
                     ValueOp::Convert { from, to, .. } => {
                         from == stored.dtype
                             && to == tensor.dtype

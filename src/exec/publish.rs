@@ -505,6 +505,7 @@ mod tests {
             index,
             placements: Vec::new(),
             companions: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 

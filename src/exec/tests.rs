@@ -9,7 +9,7 @@ use super::testing::{Files, Watch, permutation, permuted, units};
 use super::*;
 use crate::catalog::{TensorMeta, row_major};
 use crate::dtype::Dtype;
-use crate::plan::{Check, Loop, Region, Requirement, StridedCopy, TensorPlan};
+use crate::plan::{Check, Loop, Region, Requirement, StridedCopy, TensorPlan, unit};
 
 const DTYPES: [Dtype; 5] = [Dtype::U8, Dtype::BF16, Dtype::F32, Dtype::F64, Dtype::F4];
 

@@ -86,6 +86,8 @@ pub struct OutputLayout {
     pub placements: Vec<Placement>,
     /// Files beside those with tensors: configs, vocabularies.
     pub companions: Vec<OutputFile>,
+    /// What a reader of the output may miss in it.
+    pub warnings: Vec<Diagnostic>,
 }
 
 /// What a format makes of the tensors of one file.
@@ -149,9 +151,9 @@ pub fn lay_out(
             checksums: layout.checksums,
         });
     }
-    out.finish(())?;
+    let ((), warnings) = out.finish(())?;
     let index = if count == 1 { None } else { Some(index(format, tensors, &placements, &files, total)?) };
-    Ok(OutputLayout { format, files, index, placements, companions: Vec::new() })
+    Ok(OutputLayout { format, files, index, placements, companions: Vec::new(), warnings })
 }
 
 /// Lays out a set of files whose names count: of a tensor `FILE::KEY`, `KEY` in the file `FILE`.
@@ -173,10 +175,18 @@ pub fn lay_out_set(
     let empty = Placement { file: 0, offset: 0 };
     let whole = OutputOptions { max_shard_size: None, ..options.clone() };
     let placements = vec![empty; tensors.len()];
-    let mut all = OutputLayout { format, files: Vec::new(), index: None, placements, companions: Vec::new() };
+    let mut all = OutputLayout {
+        format,
+        files: Vec::new(),
+        index: None,
+        placements,
+        companions: Vec::new(),
+        warnings: Vec::new(),
+    };
     for (number, (name, members)) in files.into_iter().enumerate() {
         let own: Vec<OutputTensor<'_>> = members.iter().map(|(_, tensor)| *tensor).collect();
         let part = lay_out(&own, metadata, &whole)?;
+        all.warnings.extend(part.warnings);
         all.files.extend(part.files.into_iter().map(|file| OutputFile { name: name.to_owned(), ..file }));
         for ((at, _), place) in members.iter().zip(part.placements) {
             all.placements[*at] = Placement { file: number, ..place };
@@ -211,21 +221,19 @@ fn check(tensors: &[OutputTensor<'_>]) -> Result<(Vec<u64>, u64), Errors> {
         }
         let elements = tensor.shape.iter().try_fold(1_u64, |product, &size| product.checked_mul(size.max(1)));
         let elements = elements.map(|product| if tensor.shape.contains(&0) { 0 } else { product });
-        let bits = elements.and_then(|elements| elements.checked_mul(tensor.dtype.bits()));
         let dtype = tensor.dtype;
-        match bits {
+        let (of_block, _) = dtype.block();
+        match elements.and_then(|elements| dtype.byte_len(elements)) {
+            Some(size) => {
+                total = total.and_then(|total| total.checked_add(size));
+                sizes.push(size);
+            }
+            None if elements.is_some_and(|elements| !elements.is_multiple_of(of_block)) => fail(
+                "format/sub-byte",
+                format!("{:?} {dtype} end inside a block of {of_block} elements", tensor.shape),
+            ),
             None => {
                 fail("format/shape-overflow", format!("the size of {:?} {dtype} overflows", tensor.shape))
-            }
-            Some(bits) if !bits.is_multiple_of(8) => {
-                fail(
-                    "format/sub-byte",
-                    format!("{:?} {dtype} take {bits} bits and end inside a byte", tensor.shape),
-                );
-            }
-            Some(bits) => {
-                total = total.and_then(|total| total.checked_add(bits / 8));
-                sizes.push(bits / 8);
             }
         }
     }

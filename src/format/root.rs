@@ -48,12 +48,12 @@ pub(super) enum Content<T> {
 }
 
 /// Whether a container that stands alone is looked into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Descent {
+pub(super) enum Descent<'a, T> {
     /// Only with `--root`.
     Asked,
-    /// Also where there is exactly one that has a name for such.
-    Alone,
+    /// Also where there is exactly one that has a name for such. Tensors beside it make what is around it the weights, but
+    /// for single numbers, which the function tells: a loss, a step.
+    Alone(&'a dyn Fn(&T) -> bool),
 }
 
 /// Returns the tensors of the container that holds the weights, each with its key: the names below the container,
@@ -68,29 +68,29 @@ pub(super) fn choose<T>(
     file: &Path,
     leaves: Vec<Leaf<T>>,
     separator: &str,
-    descent: Descent,
+    descent: Descent<'_, T>,
     options: &OpenOptions,
     out: &mut Collector,
 ) -> Result<Vec<(String, T)>, Errors> {
-    let depth_and_root = match &options.root {
-        Some(root) => asked(file, &leaves, root)?,
-        None if descent == Descent::Alone => alone(file, &leaves)?,
-        None => Vec::new(),
+    let root = match (&options.root, descent) {
+        (Some(root), _) => asked(file, &leaves, root)?,
+        (None, Descent::Alone(is_number)) => alone(file, &leaves, is_number)?,
+        (None, Descent::Asked) => Vec::new(),
     };
     let mut chosen = Vec::new();
     let mut skipped: IndexMap<String, (usize, String)> = IndexMap::new();
     for leaf in leaves {
-        let inside = leaf.path.starts_with(&depth_and_root);
+        let inside = leaf.path.starts_with(&root);
         match leaf.content {
             Content::Tensor(tensor) if inside => {
-                chosen.push((leaf.path[depth_and_root.len()..].join(separator), tensor));
+                chosen.push((leaf.path[root.len()..].join(separator), tensor));
             }
-            Content::Tensor(_) => note(&mut skipped, outside(&leaf.path, &depth_and_root), None),
+            Content::Tensor(_) => note(&mut skipped, outside(&leaf.path, &root), None),
             Content::Other(what) if inside => note(&mut skipped, leaf.path.join(separator), Some(what)),
-            Content::Other(what) => note(&mut skipped, outside(&leaf.path, &depth_and_root), Some(what)),
+            Content::Other(what) => note(&mut skipped, outside(&leaf.path, &root), Some(what)),
         }
     }
-    report(file, &depth_and_root.join("."), skipped, out);
+    report(file, &root.join("."), skipped, out);
     Ok(chosen)
 }
 
@@ -136,12 +136,17 @@ fn report(file: &Path, root: &str, skipped: IndexMap<String, (usize, String)>, o
 
 /// Returns the containers directly below a path, with the number of tensors in each, and whether tensors lie there
 /// directly.
-fn below<'a, T>(leaves: &'a [Leaf<T>], path: &[String]) -> (IndexMap<&'a str, usize>, bool) {
+fn below<'a, T>(
+    leaves: &'a [Leaf<T>],
+    path: &[String],
+    is_number: &dyn Fn(&T) -> bool,
+) -> (IndexMap<&'a str, usize>, bool) {
     let mut containers: IndexMap<&str, usize> = IndexMap::new();
     let mut direct = false;
-    for leaf in leaves.iter().filter(|leaf| matches!(leaf.content, Content::Tensor(_))) {
+    for leaf in leaves {
+        let Content::Tensor(tensor) = &leaf.content else { continue };
         match leaf.path.strip_prefix(path) {
-            Some([_]) => direct = true,
+            Some([_]) => direct |= !is_number(tensor),
             Some([name, ..]) => *containers.entry(name).or_default() += 1,
             Some([]) | None => {}
         }
@@ -149,10 +154,10 @@ fn below<'a, T>(leaves: &'a [Leaf<T>], path: &[String]) -> (IndexMap<&'a str, us
     (containers, direct)
 }
 
-fn alone<T>(file: &Path, leaves: &[Leaf<T>]) -> Result<Vec<String>, Errors> {
+fn alone<T>(file: &Path, leaves: &[Leaf<T>], is_number: &dyn Fn(&T) -> bool) -> Result<Vec<String>, Errors> {
     let mut root: Vec<String> = Vec::new();
     loop {
-        let (containers, direct) = below(leaves, &root);
+        let (containers, direct) = below(leaves, &root, is_number);
         let named: Vec<&str> = containers.keys().copied().filter(|name| CONTAINERS.contains(name)).collect();
         match named[..] {
             [name] if !direct && containers.len() == 1 => root.push(name.to_owned()),
@@ -214,22 +219,31 @@ fn asked<T>(file: &Path, leaves: &[Leaf<T>], root: &str) -> Result<Vec<String>, 
 mod tests {
     use super::*;
 
-    fn tensor(path: &str) -> Leaf<()> {
-        Leaf { path: path.split('|').map(str::to_owned).collect(), content: Content::Tensor(()) }
+    /// A tensor; whether it is a number.
+    fn tensor(path: &str) -> Leaf<bool> {
+        let is_number = path.ends_with("loss");
+        Leaf { path: path.split('|').map(str::to_owned).collect(), content: Content::Tensor(is_number) }
     }
 
-    fn other(path: &str) -> Leaf<()> {
+    fn other(path: &str) -> Leaf<bool> {
         let path = path.split('|').map(str::to_owned).collect();
         Leaf { path, content: Content::Other("a number".to_owned()) }
     }
 
-    fn keys(leaves: Vec<Leaf<()>>, root: Option<&str>) -> Result<(Vec<String>, Vec<String>), Errors> {
+    fn keys(leaves: Vec<Leaf<bool>>, root: Option<&str>) -> Result<(Vec<String>, Vec<String>), Errors> {
         let mut out = Collector::default();
         let options = OpenOptions { root: root.map(str::to_owned), ..OpenOptions::default() };
-        let chosen = choose(Path::new("a.pt"), leaves, ".", Descent::Alone, &options, &mut out)?;
+        let chosen = choose(
+            Path::new("a.pt"),
+            leaves,
+            ".",
+            Descent::Alone(&|is_number| *is_number),
+            &options,
+            &mut out,
+        )?;
         let ((), warnings) = out.finish(())?;
         let skipped = warnings.into_iter().flat_map(|warning| warning.tensors).collect();
-        Ok((chosen.into_iter().map(|(key, ())| key).collect(), skipped))
+        Ok((chosen.into_iter().map(|(key, _)| key).collect(), skipped))
     }
 
     #[test]
@@ -251,6 +265,14 @@ mod tests {
         assert_eq!(found, ["w", "model.w"]);
         let (found, _) = keys(vec![tensor("encoder|w")], None).expect("chosen");
         assert_eq!(found, ["encoder.w"]);
+    }
+
+    #[test]
+    fn a_number_beside_a_container_does_not_make_the_top_the_root() {
+        let (found, skipped) = keys(vec![tensor("best_loss"), tensor("model|w")], None).expect("chosen");
+        assert_eq!((found, skipped), (vec!["w".to_owned()], vec!["best_loss".to_owned()]));
+        let (found, _) = keys(vec![tensor("loss"), tensor("a|w")], None).expect("chosen");
+        assert_eq!(found, ["loss", "a.w"]);
     }
 
     #[test]

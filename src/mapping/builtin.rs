@@ -1,6 +1,6 @@
 //! The mapping files that are compiled into the library.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::Mapping;
 use super::read::read;
@@ -16,16 +16,20 @@ macro_rules! files {
 #[rustfmt::skip]
 const FILES: &[(&str, &str)] = files! {
     "attention"
+    "attention-pool"
     "bart"
     "beit"
     "bert"
+    "blip-vision"
     "bloom"
+    "chameleon"
     "chatglm"
     "clip"
     "dbrx"
     "deepseek"
     "detr"
     "diffusion"
+    "eva02"
     "falcon"
     "flux"
     "gemma"
@@ -35,17 +39,21 @@ const FILES: &[(&str, &str)] = files! {
     "llama"
     "megatron"
     "mixtral"
+    "moonvit"
     "mpt"
     "olmo"
     "olmo2"
     "opt"
     "phi"
+    "qwen-vl-vision"
     "sam"
     "siglip"
+    "stable-audio-3"
     "swin"
     "swinv2"
     "t5"
     "transformer"
+    "unet-attention"
     "vae"
     "vit"
     "whisper"
@@ -62,15 +70,23 @@ pub(super) fn source(name: &str) -> Option<Arc<Source>> {
     Some(Arc::new(Source { name: format!("mappings/{name}.json"), text: (*text).to_owned() }))
 }
 
-/// Returns a built-in family.
+/// The families that were read, each once.
+static READ: [OnceLock<Mapping>; FILES.len()] = [const { OnceLock::new() }; FILES.len()];
+
+/// Returns a built-in family; it is read when it is first asked for.
 ///
 /// # Panics
 /// Never in a released build: a test reads every built-in file.
 pub fn family(name: &str) -> Option<Mapping> {
-    match read(&source(name)?) {
-        Ok(mapping) => Some(mapping),
-        Err(errors) => panic!("the built-in {name} is wrong: {errors}"),
-    }
+    let at = FILES.iter().position(|(file, _)| *file == name)?;
+    let mapping = READ[at].get_or_init(|| {
+        let text = FILES[at].1.to_owned();
+        match read(&Arc::new(Source { name: format!("mappings/{name}.json"), text })) {
+            Ok(mapping) => mapping,
+            Err(errors) => panic!("the built-in {name} is wrong: {errors}"),
+        }
+    });
+    Some(mapping.clone())
 }
 
 #[cfg(test)]

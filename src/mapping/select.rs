@@ -36,6 +36,11 @@ impl Selection {
 /// # Errors
 /// Returns what is wrong with any of the files.
 pub fn all(files: &[Arc<Source>]) -> Result<Vec<Mapping>, Errors> {
+    load(files, None)
+}
+
+/// Returns the mappings of the given files, and the built-in ones of that family, or of all.
+fn load(files: &[Arc<Source>], family: Option<&str>) -> Result<Vec<Mapping>, Errors> {
     let mut errors = Collector::default();
     let mut mappings: Vec<Mapping> = Vec::new();
     for file in files {
@@ -44,7 +49,7 @@ pub fn all(files: &[Arc<Source>]) -> Result<Vec<Mapping>, Errors> {
             Err(other) => errors.extend(other),
         }
     }
-    for name in builtin::names() {
+    for name in builtin::names().filter(|name| family.is_none_or(|family| family == *name)) {
         if !mappings.iter().any(|mapping| mapping.family == name) {
             mappings.extend(builtin::family(name));
         }
@@ -57,7 +62,11 @@ pub fn all(files: &[Arc<Source>]) -> Result<Vec<Mapping>, Errors> {
 /// # Errors
 /// Returns a name that no layout has, that several families have, or two layouts of different families.
 pub fn select(from: &str, to: &str, files: &[Arc<Source>]) -> Result<Selection, Errors> {
-    let mut mappings = all(files)?;
+    // A family that both name need not be looked for in all the others.
+    let families = [from, to].map(|name| name.split_once('/').map(|(family, _)| family));
+    let family = families[0].filter(|_| families[0] == families[1]);
+    let known = |family: &&str| builtin::names().any(|name| name == *family);
+    let mut mappings = load(files, family.filter(known))?;
     let mut errors = Collector::default();
     let sources = find(&mappings, from, "--from", &mut errors);
     let targets = find(&mappings, to, "--to", &mut errors);

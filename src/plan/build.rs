@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::meet::{Meeting, meet};
-use super::units::{check_in_units, cut_inside_byte, region_in_units, step_in_units};
+use super::units::{check_in_units, cut_inside_block, region_in_units, target_in_units};
 use super::{Check, Loop, Plan, Region, Requirement, Step, StridedCopy, TensorPlan, Unused, ValueOp, unit};
 use crate::bind::{Allow, BindOptions, Block, Bound, Content, TargetTensor};
 use crate::catalog::{Catalog, row_major};
@@ -21,7 +21,7 @@ struct Place<'a> {
 /// Plans every target tensor.
 ///
 /// # Errors
-/// Returns target elements that no source tensor holds, and cuts inside a byte of a type of less than a byte.
+/// Returns target elements that no source tensor holds, and cuts inside a block of a type whose elements share bytes.
 pub fn build(bound: &Bound, catalog: &Catalog, options: &BindOptions) -> Result<Plan, Errors> {
     let mut errors = Collector::default();
     let mut plan = Plan::default();
@@ -389,7 +389,7 @@ fn pass_through(catalog: &Catalog, tensor: usize, key: &str, cast: Option<Dtype>
     }
 }
 
-/// Sorts and joins loops, turns elements of less than a byte into bytes, and orders the targets as the sources lie.
+/// Sorts and joins loops, turns elements that share bytes into bytes, and orders the targets as the sources lie.
 fn finish(plan: &mut Plan, catalog: &Catalog, errors: &mut Collector) {
     for target in &mut plan.targets {
         for step in &mut target.steps {
@@ -401,16 +401,14 @@ fn finish(plan: &mut Plan, catalog: &Catalog, errors: &mut Collector) {
             Step::Copy(copy) => copy.target_offset,
             Step::Zero(region) => region.offset,
         });
-        let (key, dtype) = (target.key.clone(), target.dtype);
-        let cut = target.steps.iter_mut().filter_map(|step| step_in_units(step, dtype).err()).next();
-        if let Some(bits) = cut {
-            errors.push(cut_inside_byte(&key, bits, target.rule.as_ref()));
+        if target_in_units(target).is_err() {
+            errors.push(cut_inside_block(&target.key, target.dtype, target.rule.as_ref()));
         }
     }
     for unused in &mut plan.unused {
         let stored = &catalog.tensors[unused.source];
-        if region_in_units(&mut unused.region, stored.dtype.bits()).is_err() {
-            errors.push(cut_inside_byte(&stored.key, stored.dtype.bits(), None));
+        if region_in_units(&mut unused.region, stored.dtype).is_err() {
+            errors.push(cut_inside_block(&stored.key, stored.dtype, None));
         }
     }
     for requirement in &mut plan.requirements {

@@ -2,7 +2,7 @@
 
 use indexmap::IndexMap;
 
-use super::{Plan, Step, TensorPlan, ValueOp};
+use super::{Plan, Step, TensorPlan, ValueOp, unit};
 use crate::catalog::Catalog;
 use crate::fold::{fold_keys, pattern};
 
@@ -68,9 +68,10 @@ fn action(target: &TensorPlan, catalog: &Catalog) -> String {
                     .filter(|l| l.source_step == 1 && l.target_step == 1)
                     .map_or(1, |l| l.count);
                 runs = runs.min(run);
+                let source = &catalog.tensors[copy.source];
                 whole |= copy.loops.len() <= 1
-                    && copy.elements() == catalog.tensors[copy.source].elements()
-                    && copy.elements() == target.elements();
+                    && copy.elements() * unit(source.dtype) == source.bytes()
+                    && copy.elements() * target.unit() == target.bytes();
             }
         }
     }
@@ -80,8 +81,9 @@ fn action(target: &TensorPlan, catalog: &Catalog) -> String {
         "zeros".to_owned()
     } else {
         format!(
-            "{copies} {}, runs of {runs} elements",
-            if copies == 1 { "strided copy" } else { "strided copies" }
+            "{copies} {}, runs of {runs} {}",
+            if copies == 1 { "strided copy" } else { "strided copies" },
+            if target.dtype.byte_width().is_some() { "elements" } else { "bytes" }
         )
     };
     if converts > 0 {

@@ -78,8 +78,8 @@ impl TensorPlan {
     }
 }
 
-/// Returns the bytes of one unit in which steps of a tensor of that type count: an element, or a byte for a type of
-/// less than a byte.
+/// Returns the bytes of one unit in which steps of a tensor of that type count: an element, or a byte for a type whose
+/// elements share bytes.
 pub fn unit(dtype: Dtype) -> u64 {
     dtype.byte_width().unwrap_or(1)
 }
@@ -95,8 +95,8 @@ pub enum Step {
 
 /// A strided copy between one source tensor and the target tensor.
 ///
-/// All offsets and steps count *units*: elements, or bytes for a type of less than a byte (the planner refuses a cut
-/// inside a byte). The source's count from the first element of the source tensor as stored in its file. Loops come outermost first, sorted by descending target step; each target step is at least the extent of the
+/// All offsets and steps count *units*: elements, or bytes for a type whose elements share bytes (the planner refuses a
+/// cut inside a block). The source's count from the first element of the source tensor as stored in its file. Loops come outermost first, sorted by descending target step; each target step is at least the extent of the
 /// loops inside it, so the target positions of a copy ascend in loop order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StridedCopy {

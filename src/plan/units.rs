@@ -1,31 +1,44 @@
-//! Types of less than a byte: steps counted in elements → steps counted in bytes. A cut inside a byte is refused.
+//! Types whose elements share bytes: steps counted in elements → steps counted in bytes. A cut inside a block is refused.
 
-use super::{Check, Region, Requirement, Step};
+use super::{Check, Region, Requirement, Step, TensorPlan};
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic};
 use crate::dtype::Dtype;
 use crate::span::Span;
 
-/// Turns the steps of a type of less than a byte into bytes; the error is the type's width in bits.
-pub(super) fn step_in_units(step: &mut Step, dtype: Dtype) -> Result<(), u64> {
-    let bits = dtype.bits();
-    if bits.is_multiple_of(8) {
+/// A move that would take a block apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut;
+
+/// Turns the steps of a target whose elements share bytes into bytes.
+pub(super) fn target_in_units(target: &mut TensorPlan) -> Result<(), Cut> {
+    let (elements, _) = target.dtype.block();
+    // The blocks of a quantised tensor lie along its fastest axis, each inside one row (ggml-org/ggml, `src/gguf.cpp`).
+    let row = target.shape.last().copied().unwrap_or(1);
+    if target.dtype.is_quantised() && !row.is_multiple_of(elements) {
+        return Err(Cut);
+    }
+    target.steps.iter_mut().try_for_each(|step| step_in_units(step, target.dtype))
+}
+
+fn step_in_units(step: &mut Step, dtype: Dtype) -> Result<(), Cut> {
+    if dtype.byte_width().is_some() {
         return Ok(());
     }
     match step {
-        Step::Zero(region) => region_in_units(region, bits),
+        Step::Zero(region) => region_in_units(region, dtype),
         Step::Copy(copy) => {
-            copy.source_offset = in_bytes(copy.source_offset, bits)?;
-            copy.target_offset = in_bytes(copy.target_offset, bits)?;
-            // Elements that are neighbours on both sides move together; a lone one would be cut out of its byte.
-            let Some((inner, outer)) = copy.loops.split_last_mut() else { return Err(bits) };
+            copy.source_offset = in_bytes(copy.source_offset, dtype)?;
+            copy.target_offset = in_bytes(copy.target_offset, dtype)?;
+            // Elements that are neighbours on both sides move together; a lone one would be cut out of its block.
+            let Some((inner, outer)) = copy.loops.split_last_mut() else { return Err(Cut) };
             if (inner.source_step, inner.target_step) != (1, 1) {
-                return Err(bits);
+                return Err(Cut);
             }
-            inner.count = in_bytes(inner.count, bits)?;
+            inner.count = in_bytes(inner.count, dtype)?;
             for l in outer {
-                l.source_step = in_bytes(l.source_step, bits)?;
-                l.target_step = in_bytes(l.target_step, bits)?;
+                l.source_step = in_bytes(l.source_step, dtype)?;
+                l.target_step = in_bytes(l.target_step, dtype)?;
             }
             copy.loops.retain(|l| l.count != 1);
             Ok(())
@@ -33,17 +46,17 @@ pub(super) fn step_in_units(step: &mut Step, dtype: Dtype) -> Result<(), u64> {
     }
 }
 
-pub(super) fn region_in_units(region: &mut Region, bits: u64) -> Result<(), u64> {
-    if bits.is_multiple_of(8) {
+pub(super) fn region_in_units(region: &mut Region, dtype: Dtype) -> Result<(), Cut> {
+    if dtype.byte_width().is_some() {
         return Ok(());
     }
-    region.offset = in_bytes(region.offset, bits)?;
-    let Some(((count, step), outer)) = region.loops.split_last_mut() else { return Err(bits) };
+    region.offset = in_bytes(region.offset, dtype)?;
+    let Some(((count, step), outer)) = region.loops.split_last_mut() else { return Err(Cut) };
     if *step != 1 {
-        return Err(bits);
+        return Err(Cut);
     }
-    *count = in_bytes(*count, bits)?;
-    outer.iter_mut().try_for_each(|(_, step)| in_bytes(*step, bits).map(|bytes| *step = bytes))?;
+    *count = in_bytes(*count, dtype)?;
+    outer.iter_mut().try_for_each(|(_, step)| in_bytes(*step, dtype).map(|bytes| *step = bytes))?;
     region.loops.retain(|(count, _)| *count != 1);
     Ok(())
 }
@@ -51,37 +64,111 @@ pub(super) fn region_in_units(region: &mut Region, bits: u64) -> Result<(), u64>
 pub(super) fn check_in_units(requirement: &mut Requirement, catalog: &Catalog, errors: &mut Collector) {
     let (source, failed) = match &mut requirement.check {
         Check::Zero { source, region } => {
-            let bits = catalog.tensors[*source].dtype.bits();
-            (*source, region_in_units(region, bits).is_err())
+            let dtype = catalog.tensors[*source].dtype;
+            (*source, region_in_units(region, dtype).is_err())
         }
-        Check::Equal { first, .. } => (first.0, !catalog.tensors[first.0].dtype.bits().is_multiple_of(8)),
+        Check::Equal { first, .. } => (first.0, catalog.tensors[first.0].dtype.byte_width().is_none()),
     };
     if failed {
         let stored = &catalog.tensors[source];
-        errors.push(cut_inside_byte(&stored.key, stored.dtype.bits(), requirement.rule.as_ref()));
+        errors.push(cut_inside_block(&stored.key, stored.dtype, requirement.rule.as_ref()));
     }
 }
 
-fn in_bytes(elements: u64, bits: u64) -> Result<u64, u64> {
-    let total = elements * bits;
-    if total.is_multiple_of(8) { Ok(total / 8) } else { Err(bits) }
+fn in_bytes(elements: u64, dtype: Dtype) -> Result<u64, Cut> {
+    dtype.byte_len(elements).ok_or(Cut)
 }
 
-pub(super) fn cut_inside_byte(key: &str, bits: u64, rule: Option<&Span>) -> Diagnostic {
-    let error =
-        Diagnostic::error("plan/cut-block", "the conversion would cut through a byte of packed elements")
-            .tensor(key)
-            .expected(format!(
-                "cuts and moves of whole bytes: {} elements of {bits} bits at least",
-                8 / gcd(8, bits)
-            ))
-            .help("unpack the tensor first, or leave it out with --drop");
+/// Describes a move that would take apart a block of the tensor.
+pub(super) fn cut_inside_block(key: &str, dtype: Dtype, rule: Option<&Span>) -> Diagnostic {
+    let (elements, bytes) = dtype.block();
+    let message =
+        format!("the conversion would cut through blocks of {elements} elements of the type {dtype}");
+    let help = if dtype.is_quantised() {
+        "convert the model before it is quantised, or leave the tensor out with --drop"
+    } else {
+        "unpack the tensor first, or leave it out with --drop"
+    };
+    let error = Diagnostic::error("plan/cut-block", message)
+        .tensor(key)
+        .expected(format!(
+            "cuts and moves of whole blocks along the fastest axis: {elements} elements, {bytes} bytes"
+        ))
+        .help(help);
     match rule {
         Some(rule) => error.rule(rule),
         None => error,
     }
 }
 
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
+#[cfg(test)]
+mod tests {
+    use super::super::{Loop, StridedCopy, ValueOp};
+    use super::*;
+
+    fn target(dtype: Dtype, shape: &[u64], offsets: (u64, u64), loops: &[(u64, u64, u64)]) -> TensorPlan {
+        let loops =
+            loops.iter().map(|&(count, source_step, target_step)| Loop { count, source_step, target_step });
+        let copy = StridedCopy {
+            source: 0,
+            source_offset: offsets.0,
+            target_offset: offsets.1,
+            loops: loops.collect(),
+            value: ValueOp::Bits,
+            again: false,
+        };
+        let (key, module) = ("a".to_owned(), String::new());
+        TensorPlan { key, dtype, shape: shape.to_vec(), module, steps: vec![Step::Copy(copy)], rule: None }
+    }
+
+    /// The source's and the target's offset, and the loops.
+    type Moved = (u64, u64, Vec<(u64, u64, u64)>);
+
+    fn in_units(mut plan: TensorPlan) -> Option<Moved> {
+        target_in_units(&mut plan).ok()?;
+        match &plan.steps[0] {
+            Step::Copy(copy) => {
+                let loops = copy.loops.iter().map(|l| (l.count, l.source_step, l.target_step));
+                Some((copy.source_offset, copy.target_offset, loops.collect()))
+            }
+            Step::Zero(_) => None,
+        }
+    }
+
+    #[test]
+    fn whole_blocks_move() {
+        let rows = target(Dtype::Q8_0, &[10, 64], (128, 64), &[(3, 128, 64), (64, 1, 1)]);
+        assert_eq!(in_units(rows), Some((136, 68, vec![(3, 136, 68), (68, 1, 1)])));
+        let halves = target(Dtype::Q4K, &[2, 256], (256, 0), &[(2, 512, 256), (256, 1, 1)]);
+        assert_eq!(in_units(halves), Some((144, 0, vec![(2, 288, 144), (144, 1, 1)])));
+        let plain = target(Dtype::F32, &[3, 2], (0, 0), &[(3, 1, 2), (2, 3, 1)]);
+        assert_eq!(in_units(plain), Some((0, 0, vec![(3, 1, 2), (2, 3, 1)])));
+        let packed = target(Dtype::F4, &[6], (2, 4), &[(6, 1, 1)]);
+        assert_eq!(in_units(packed), Some((1, 2, vec![(3, 1, 1)])));
+    }
+
+    #[test]
+    fn cuts_and_transposes_inside_blocks_are_refused() {
+        for plan in [
+            // A transpose.
+            target(Dtype::Q8_0, &[32, 64], (0, 0), &[(32, 1, 64), (64, 32, 1)]),
+            // Half a block, at the beginning and as a whole.
+            target(Dtype::Q8_0, &[1, 32], (16, 0), &[(32, 1, 1)]),
+            target(Dtype::Q8_0, &[1, 32], (0, 16), &[(32, 1, 1)]),
+            target(Dtype::Q8_0, &[4, 32], (0, 0), &[(4, 64, 32), (16, 1, 1)]),
+            target(Dtype::Q8_0, &[4, 32], (0, 0), &[(4, 48, 32), (32, 1, 1)]),
+            target(Dtype::Q8_0, &[4, 32], (0, 0), &[]),
+            // The same bytes in other rows, which blocks would reach over.
+            target(Dtype::Q8_0, &[8, 16], (0, 0), &[(128, 1, 1)]),
+            target(Dtype::Q4K, &[8, 32], (0, 0), &[(256, 1, 1)]),
+            target(Dtype::F6E2M3, &[6], (0, 0), &[(6, 1, 1)]),
+        ] {
+            assert_eq!(in_units(plan.clone()), None, "{plan:?}");
+        }
+        let text = format!("{:?}", cut_inside_block("w", Dtype::Q4K, None));
+        assert!(
+            text.contains("256 elements") && text.contains("Q4_K") && text.contains("144 bytes"),
+            "{text}"
+        );
+    }
 }

@@ -93,9 +93,12 @@ pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration)
         .collect();
     let mut unused: FxHashMap<(&str, &str), u64> = FxHashMap::default();
     for part in &conversion.plan.unused {
-        let key = catalog.tensors[part.source].key.as_str();
-        *unused.entry((key, part.reason)).or_default() +=
-            part.region.loops.iter().map(|(count, _)| count).product::<u64>();
+        let stored = &catalog.tensors[part.source];
+        let units = part.region.loops.iter().map(|(count, _)| count).product::<u64>();
+        // Units are bytes where elements share them.
+        let (elements, bytes) = stored.dtype.block();
+        *unused.entry((stored.key.as_str(), part.reason)).or_default() +=
+            if elements == 1 { units } else { units / bytes * elements };
     }
     let mut unused: Vec<_> = unused.into_iter().collect();
     unused.sort();
@@ -119,7 +122,7 @@ pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration)
             }),
         },
         "unused": unused.iter()
-            .map(|((key, reason), units)| json!({ "key": key, "reason": reason, "elements": units })).collect::<Vec<_>>(),
+            .map(|((key, reason), elements)| json!({ "key": key, "reason": reason, "elements": elements })).collect::<Vec<_>>(),
         "proof": { "targets": conversion.proof.targets, "sources": conversion.proof.sources },
         "requirements": conversion.plan.requirements.len(),
         "warnings": conversion.warnings.iter().map(diagnostic).collect::<Vec<_>>(),

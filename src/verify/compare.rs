@@ -71,10 +71,19 @@ pub(super) fn compare(
     if elements == 0 {
         return Ok(outcome);
     }
-    let width = near.dtype.bits().max(far.dtype.bits()).div_ceil(8);
-    if elements * width > BOX {
+    let width = held(near.dtype).max(held(far.dtype));
+    // Elements that share bytes are read with all that lies between them.
+    let packed = near.dtype.byte_width().is_none() || far.dtype.byte_width().is_none();
+    let spread = packed && hull(dims).saturating_mul(width) > 2 * BOX;
+    if elements * width > BOX || spread && elements > 1 {
+        let axes = dims.iter().enumerate();
         // Halve the longest axis; a box of even sides needs the fewest reads on both sides.
-        let (at, dim) = dims.iter().enumerate().max_by_key(|(_, dim)| dim.len()).unwrap_or((0, &dims[0]));
+        let widest = if spread {
+            axes.max_by_key(|(_, dim)| span(dim))
+        } else {
+            axes.max_by_key(|(_, dim)| dim.len())
+        };
+        let (at, dim) = widest.unwrap_or((0, &dims[0]));
         let (first, second) = dim.split_at(dim.len() / 2);
         for half in [first, second] {
             let mut dims = dims.to_vec();
@@ -101,6 +110,27 @@ pub(super) fn compare(
     };
     sides.walk(&near_places, &far_places, dims, 0, (0, 0), (0, 0), &mut outcome);
     Ok(outcome)
+}
+
+/// Returns the bytes that an element takes in a buffer: its own, one for an element of less than a byte, eight for an
+/// element of a quantised block.
+fn held(dtype: Dtype) -> u64 {
+    dtype.byte_width().unwrap_or(if dtype.is_quantised() { 8 } else { 1 })
+}
+
+/// Returns how far an axis reaches in the tensor where it reaches farther, in elements.
+fn span(dim: &Offsets) -> u64 {
+    let reach = |offsets: &mut dyn Iterator<Item = u64>| {
+        let first = offsets.next().unwrap_or(0);
+        let (low, high) = offsets.fold((first, first), |(low, high), at| (low.min(at), high.max(at)));
+        high - low
+    };
+    reach(&mut dim.iter().map(|at| at.0)).max(reach(&mut dim.iter().map(|at| at.1)))
+}
+
+/// Returns at least the elements from the first to the last one that the axes reach.
+fn hull(dims: &[Offsets]) -> u64 {
+    dims.iter().map(span).fold(1, u64::saturating_add)
 }
 
 /// Reads all elements at sums of the axes' offsets; returns the axes' offsets in the buffer.
@@ -159,8 +189,11 @@ fn fetch(stored: Stored<'_>, dims: &[Vec<u64>], buffer: &mut Vec<u64>) -> io::Re
     Ok(places.collect())
 }
 
-/// Reads packed elements of less than a byte, one into each byte of the buffer.
+/// Reads elements that share bytes, each into a place of its own in the buffer.
 fn unpack(stored: Stored<'_>, start: u64, count: u64, buffer: &mut Vec<u64>) -> io::Result<()> {
+    if stored.dtype.is_quantised() {
+        return unpack_blocks(stored, start, count, buffer);
+    }
     let bits = stored.dtype.bits();
     let first = start * bits / 8;
     let mut packed = vec![0; ((start + count) * bits).div_ceil(8) as usize - first as usize];
@@ -171,6 +204,33 @@ fn unpack(stored: Stored<'_>, start: u64, count: u64, buffer: &mut Vec<u64>) -> 
         let place = (bit / 8) as usize;
         let pair = u16::from(packed[place]) | u16::from(packed.get(place + 1).copied().unwrap_or(0)) << 8;
         *byte = (pair >> (bit % 8)) as u8 & ((1 << bits) - 1);
+    }
+    Ok(())
+}
+
+/// Reads elements of quantised blocks, each as a word: its share of the block's bits, its place in the block and a digest
+/// of the whole block. So all bits of equal blocks are compared, and elements are equal only at equal places of blocks
+/// that are equal as a whole.
+fn unpack_blocks(stored: Stored<'_>, start: u64, count: u64, buffer: &mut Vec<u64>) -> io::Result<()> {
+    let (elements, bytes) = stored.dtype.block();
+    let first = start / elements;
+    let blocks = (start + count).div_ceil(elements) - first;
+    let mut packed = vec![0; (blocks * bytes) as usize];
+    stored.bytes.read(stored.start + first * bytes, &mut packed)?;
+    buffer.clear();
+    buffer.reserve(count as usize);
+    for (number, block) in packed.chunks(bytes as usize).enumerate() {
+        // FNV-1a: nobody who makes a file gains by making blocks collide, since their bits are compared too.
+        let digest = block.iter().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
+            (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let begin = (first + number as u64) * elements;
+        for place in start.max(begin) - begin..(start + count).min(begin + elements) - begin {
+            let bit = |place: u64| place * bytes * 8 / elements;
+            let share = (bit(place)..bit(place + 1))
+                .fold(0, |share, bit| share << 1 | u64::from(block[(bit / 8) as usize] >> (bit % 8) & 1));
+            buffer.push(digest << 24 | place << 16 | share);
+        }
     }
     Ok(())
 }
@@ -229,7 +289,7 @@ impl Sides<'_> {
     ) {
         outcome.elements += dim.len() as u64;
         if self.agreement == Agreement::Bits {
-            let width = self.near_dtype.byte_width().unwrap_or(1) as usize;
+            let width = held(self.near_dtype) as usize;
             let run = |place: u64, at: &[u64]| {
                 let start = (place + at[0]) as usize * width;
                 start..start + dim.len() * width
@@ -237,7 +297,7 @@ impl Sides<'_> {
             if self.consecutive && self.near[run(places.0, near)] == self.far[run(places.1, far)] {
                 return;
             }
-            let differing = match self.near_dtype.byte_width().unwrap_or(1) {
+            let differing = match width {
                 1 => differing::<u8>(self.near, self.far, near, far, places),
                 2 => differing::<u16>(self.near, self.far, near, far, places),
                 4 => differing::<u32>(self.near, self.far, near, far, places),
@@ -300,7 +360,7 @@ fn differing<T: bytemuck::Pod + PartialEq>(
 
 /// Returns an element's bits.
 fn bits(bytes: &[u8], place: u64, dtype: Dtype) -> u64 {
-    let width = dtype.byte_width().unwrap_or(1) as usize;
+    let width = held(dtype) as usize;
     let start = place as usize * width;
     bytes[start..start + width].iter().rev().fold(0, |bits, byte| bits << 8 | u64::from(*byte))
 }
@@ -388,5 +448,82 @@ mod tests {
         let agreement = Agreement::Value { scale: 1.0, offset: 1.001 };
         let outcome = compare(a, b, &dims, agreement, &mut Scratch::default()).expect("in memory");
         assert_eq!(outcome.differing, 2);
+    }
+
+    /// Bytes of which no two neighbours are alike.
+    fn blocks(bytes: u64) -> Memory {
+        Memory((0..bytes).map(|at| (at * 151 % 241) as u8).collect())
+    }
+
+    fn compare_rows(dtype: Dtype, near: &Memory, far: &Memory, dims: &[Offsets]) -> Outcome {
+        let a = Stored { bytes: near, start: 0, dtype };
+        let b = Stored { bytes: far, start: 0, dtype };
+        compare(a, b, dims, Agreement::Bits, &mut Scratch::default()).expect("in memory")
+    }
+
+    #[test]
+    fn every_bit_of_a_quantised_block_counts() {
+        for &dtype in Dtype::ALL.iter().filter(|dtype| dtype.is_quantised()) {
+            let (elements, bytes) = dtype.block();
+            let near = blocks(3 * bytes);
+            // The rows in another order.
+            let order = [2, 0, 1];
+            let far = Memory(
+                order
+                    .iter()
+                    .flat_map(|row| &near.0[(row * bytes) as usize..][..bytes as usize])
+                    .copied()
+                    .collect(),
+            );
+            let dims = vec![
+                order.iter().enumerate().map(|(at, row)| (row * elements, at as u64 * elements)).collect(),
+                (0..elements).map(|at| (at, at)).collect(),
+            ];
+            let good = compare_rows(dtype, &near, &far, &dims);
+            assert_eq!((good.elements, good.differing), (3 * elements, 0), "{dtype}");
+            for bit in 0..bytes * 8 {
+                let mut wrong = Memory(far.0.clone());
+                wrong.0[(bytes + bit / 8) as usize] ^= 1 << (bit % 8);
+                let bad = compare_rows(dtype, &near, &wrong, &dims);
+                // All elements depend on the block that differs, and no others.
+                assert_eq!(
+                    (bad.differing, bad.first.map(|first| first.1 / elements)),
+                    (elements, Some(1)),
+                    "{dtype}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn elements_at_other_places_of_blocks_differ() {
+        let same = Memory([7; 34].repeat(2));
+        let shifted: Vec<Offsets> = vec![(0..32).map(|at| (at, at + 16)).collect()];
+        assert_eq!(compare_rows(Dtype::Q8_0, &same, &same, &shifted).differing, 32);
+        let moved: Vec<Offsets> = vec![(0..32).map(|at| (at, at + 32)).collect()];
+        assert_eq!(compare_rows(Dtype::Q8_0, &same, &same, &moved).differing, 0);
+    }
+
+    #[test]
+    fn far_rows_of_blocks_are_read_in_bounded_memory() {
+        struct Counted(std::cell::Cell<usize>);
+        impl Bytes for Counted {
+            fn read(&self, _: u64, buffer: &mut [u8]) -> io::Result<()> {
+                self.0.set(self.0.get().max(buffer.len()));
+                buffer.fill(3);
+                Ok(())
+            }
+        }
+        // 64 rows of 4096 elements, each 4096 rows from the next: a gigabyte of blocks from the first to the last.
+        let side = Counted(std::cell::Cell::new(0));
+        let dims: Vec<Offsets> = vec![
+            (0..64).map(|row| (row * 4096 * 4096, row * 4096)).collect(),
+            (0..4096).map(|at| (at, at)).collect(),
+        ];
+        let stored = Stored { bytes: &side, start: 0, dtype: Dtype::Q8_0 };
+        let found =
+            compare(stored, stored, &dims, Agreement::Bits, &mut Scratch::default()).expect("in memory");
+        assert_eq!((found.elements, found.differing), (64 * 4096, 0));
+        assert!(side.0.get() as u64 <= BOX, "{}", side.0.get());
     }
 }

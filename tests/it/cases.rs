@@ -1104,7 +1104,7 @@ fn sf_07(case: &Case) {
     let pointer = text(case, &["files", "model.safetensors"]).to_owned();
     for (bytes, names) in [
         (pointer.as_bytes(), ["Git LFS pointer", "4976698672"]),
-        (b"PK\x03\x04and more".as_slice(), ["PyTorch", "in.safetensors"]),
+        (b"PK\x03\x04and more".as_slice(), ["zip archive", "in.safetensors"]),
         (b"\x80\x02and more bytes".as_slice(), ["PyTorch", "pickle"]),
         (b"<!DOCTYPE html><p>".as_slice(), ["HTML", "in.safetensors"]),
     ] {

@@ -250,7 +250,11 @@ pub(crate) fn convert(
     options: &ConvertOptions,
 ) -> Result<(), Errors> {
     let source_of = |text: &str| Arc::new(Source { name: "mapping.json".into(), text: text.into() });
-    let selection = select(from, to, &mapping.map(source_of).into_iter().collect::<Vec<_>>())?;
+    // Without a mapping of its own a test is about single attention modules.
+    let name =
+        |layout: &str| if mapping.is_none() { format!("attention/{layout}") } else { layout.to_owned() };
+    let files = mapping.map(source_of).into_iter().collect::<Vec<_>>();
+    let selection = select(&name(from), &name(to), &files)?;
     let conversion = Conversion::prepare(&selection, source, options)?;
     let limits = Limits { threads: 1, ..Limits::default() };
     let publish = PublishOptions { force: true, sync: false };

@@ -1,28 +1,36 @@
-//! hdf5 files.
+//! HDF5 files (HDF Group, "HDF5 File Format Specification Version 3.0"), as Keras, the TensorFlow models of Hugging Face
+//! and h5py write them, and the `.keras` archives that hold one.
+//!
+//! The crate `hdf5-pure` reads the structures; where contiguous data lies is taken from it, and what is chunked or
+//! compressed is decoded by it. New files are laid out here, in the old structures that h5py writes too by default.
 
+mod dtype;
+mod image;
+mod keras;
+mod place;
+mod read;
+mod region;
+mod walk;
 pub(super) mod write;
 
-use std::sync::Arc;
+pub(super) use keras::read_keras;
+pub(super) use read::read;
 
-use super::OpenOptions;
-use super::part::Part;
-use super::store::OpenFile;
-use crate::diag::{Collector, Diagnostic, Errors};
+/// How many groups may stand inside each other, in files that are read and written; it ends walks in circles.
+const DEEPEST: usize = 128;
 
-/// Reads the file's header.
-pub(super) fn read(
-    file: &Arc<OpenFile>,
-    _options: &OpenOptions,
-    _out: &mut Collector,
-) -> Result<Part, Errors> {
-    Err(Diagnostic::error("format/unread", "not read yet").file(&file.path).into())
-}
+/// The attributes that hold the names of the layers and of their weights, in order.
+/// (keras-team/keras, `keras/src/legacy/saving/legacy_h5_format.py`)
+const LAYER_NAMES: &str = "layer_names";
+const WEIGHT_NAMES: &str = "weight_names";
 
-/// Reads the file's header.
-pub(super) fn read_keras(
-    file: &Arc<OpenFile>,
-    _options: &OpenOptions,
-    _out: &mut Collector,
-) -> Result<Part, Errors> {
-    Err(Diagnostic::error("format/unread", "not read yet").file(&file.path).into())
+/// The group of variables in the weights files of Keras 3. (keras-team/keras, `keras/src/saving/saving_lib.py`)
+const VARS: &str = "vars";
+
+/// The attribute by which Keras 3 tells what opaque bytes are, in the same file.
+const DTYPE: &str = "dtype";
+
+/// Returns the name of one of the attributes into which Keras cuts one that is too large: `layer_names0`, `layer_names1`, ….
+fn numbered(name: &str, number: usize) -> String {
+    format!("{name}{number}")
 }

@@ -11,6 +11,9 @@ use crate::dtype::Dtype;
 use crate::format::output::{FileLayout, OutputTensor, no_json};
 use crate::format::zip::write::{NewEntry, lay_out as lay_out_archive};
 
+/// The entry, beside the pickle, that holds the metadata; PyTorch passes it over.
+pub(super) const METADATA_ENTRY: &str = "extra/qkvconv.json";
+
 /// Lays out one file: an `OrderedDict` of tensors, each with a storage of its own at a multiple of 64 bytes, so that
 /// `torch.load` also maps the file into memory. The metadata are an entry that `torch.load` does not look at,
 /// `archive/extra/qkvconv.json`.
@@ -38,7 +41,7 @@ pub(in crate::format) fn lay_out(
     let mut entries = vec![known("data.pkl", pickle.end()), known("byteorder", b"little".to_vec())];
     if !metadata.is_empty() {
         let text = serde_json::to_vec(metadata).map_err(|error| no_json("the metadata", &error))?;
-        entries.push(known("extra/qkvconv.json", text));
+        entries.push(known(METADATA_ENTRY, text));
     }
     let first = entries.len();
     for (number, &hole) in sizes.iter().enumerate() {
@@ -79,8 +82,8 @@ fn element_of(dtype: Dtype) -> Option<Element> {
         Dtype::F8E5M2Fnuz => Element::Itself("float8_e5m2fnuz"),
         Dtype::F8E4M3Fnuz => Element::Itself("float8_e4m3fnuz"),
         Dtype::F8E8M0 => Element::Itself("float8_e8m0fnu"),
-        // PyTorch has pairs of 4-bit floats, whose shape is another.
-        Dtype::F4 | Dtype::F6E2M3 | Dtype::F6E3M2 => return None,
+        // Of packed types PyTorch has pairs of 4-bit floats alone, whose shape is another.
+        _ => return None,
     })
 }
 

@@ -185,7 +185,7 @@ fn check_dtype(
     };
     let dtype = Dtype::from_name(name);
     if dtype.is_none() {
-        let known: Vec<&str> = Dtype::ALL.iter().map(|dtype| dtype.name()).collect();
+        let known: Vec<&str> = Dtype::SAFETENSORS.iter().map(|dtype| dtype.name()).collect();
         let help = match nearest(&name.to_uppercase(), known.iter().copied()) {
             Some(near) => format!("the nearest known type is `{near}`"),
             None => "it may be newer than this program: save the file with a known type".to_owned(),

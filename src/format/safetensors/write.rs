@@ -10,7 +10,7 @@ use crate::format::output::{FileLayout, OutputTensor, no_json};
 
 /// Lays out one file. Wider types come first, which aligns every tensor.
 ///
-/// Refused are a tensor named `__metadata__` and a header of more than 100,000,000 bytes, which no reader would accept.
+/// Refused are a tensor named `__metadata__`, quantised types and a header of more than 100,000,000 bytes, which no reader would accept.
 pub(in crate::format) fn lay_out(
     tensors: &[OutputTensor<'_>],
     sizes: &[u64],
@@ -31,6 +31,11 @@ fn lay_out_within(
     for tensor in tensors.iter().filter(|tensor| tensor.key == METADATA) {
         let message = "no tensor can be named `__metadata__` in safetensors";
         out.push(Diagnostic::error("format/reserved-name", message).tensor(tensor.key));
+    }
+    for tensor in tensors.iter().filter(|tensor| tensor.dtype.is_quantised()) {
+        let message = format!("safetensors has no type for the quantised blocks of {}", tensor.dtype);
+        let help = "write a GGUF file with `--format gguf`, or leave the tensor out with `--drop`";
+        out.push(Diagnostic::error("format/cannot-hold", message).tensor(tensor.key).help(help));
     }
     let mut order: Vec<usize> = (0..tensors.len()).collect();
     order.sort_by_key(|&tensor| std::cmp::Reverse(tensors[tensor].dtype.bits()));
@@ -101,6 +106,16 @@ mod tests {
 
     fn tensor<'a>(key: &'a str, dtype: Dtype, shape: &'a [u64]) -> OutputTensor<'a> {
         OutputTensor { key, dtype, shape }
+    }
+
+    #[test]
+    fn quantised_types_are_refused() {
+        let tensors = [tensor("a", Dtype::Q8_0, &[2, 32]), tensor("b", Dtype::F32, &[4])];
+        let mut out = Collector::default();
+        lay_out(&tensors, &[68, 16], &BTreeMap::new(), &mut out).expect("lays out");
+        let errors = out.finish(()).expect_err("refused");
+        let diagnostic = &errors.diagnostics()[0];
+        assert_eq!((diagnostic.code, &diagnostic.tensors[..]), ("format/cannot-hold", &["a".to_owned()][..]));
     }
 
     #[test]

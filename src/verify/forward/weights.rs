@@ -109,7 +109,9 @@ fn read_run(
     start: u64,
     count: u64,
 ) -> Result<Vec<f64>, ForwardError> {
-    let width = tensor.dtype.byte_width().unwrap_or(1);
+    let Some(width) = tensor.dtype.byte_width() else {
+        return Err(ForwardError::Type(tensor.key.clone(), tensor.dtype));
+    };
     let mut bytes = vec![0; (count * width) as usize];
     weights
         .read(tensor, start * width, &mut bytes)

@@ -1,0 +1,153 @@
+//! Reading a GGUF file's header.
+
+use std::sync::Arc;
+
+use super::header::{self, Header, Info};
+use super::types;
+use crate::catalog::{TensorMeta, row_major};
+use crate::diag::{Collector, Diagnostic, Errors};
+use crate::dtype::Dtype;
+use crate::format::part::Part;
+use crate::format::store::{OpenFile, Spool, copy_swapped};
+use crate::format::{Format, OpenOptions};
+
+const DAMAGED: &str = "the file is damaged or was not written whole: fetch or write it again";
+
+/// A tensor whose place in the file is checked.
+struct Placed {
+    key: String,
+    dtype: Dtype,
+    shape: Vec<u64>,
+    /// From the start of the file.
+    begin: u64,
+    length: u64,
+}
+
+/// Reads a file's header; what is wrong with a tensor goes to the collector.
+pub(in crate::format) fn read(
+    file: &Arc<OpenFile>,
+    _options: &OpenOptions,
+    out: &mut Collector,
+) -> Result<Part, Errors> {
+    let header = header::read(file, out)?;
+    let mut part = Part::of(Format::Gguf, file);
+    // What a file of several says of its number among them holds no longer for the whole.
+    let fields = header.fields.iter().filter(|field| !field.key.starts_with("split."));
+    part.metadata = fields.filter_map(|field| Some((field.key.clone(), field.text.clone()?))).collect();
+    let fail = |code, message: String, key: &str| {
+        Diagnostic::error(code, message).file(&file.path).tensor(key).help(DAMAGED)
+    };
+    let mut placed = Vec::with_capacity(header.infos.len());
+    for info in &header.infos {
+        match place(info, &header, file.size) {
+            Ok(tensor) => placed.push(tensor),
+            Err((code, message)) => out.push(fail(code, message, &info.name)),
+        }
+    }
+    placed.sort_by_key(|tensor| (tensor.begin, tensor.length));
+    if placed.len() == header.infos.len() {
+        check_order(&placed, &header, file.size, &fail, out);
+    }
+    let mut spool = Spool::new();
+    let spool_index = part.stores.len();
+    for tensor in placed {
+        let (begin, length) = (tensor.begin, tensor.length);
+        let (store, offset) = match (header.big_endian, tensor.dtype.byte_width()) {
+            (false, _) | (true, Some(1)) => (0, begin),
+            (true, Some(width)) => {
+                let (source, width) = (Arc::clone(file), usize::try_from(width).unwrap_or(1));
+                let decode = move |to: &mut dyn std::io::Write| {
+                    copy_swapped(&mut source.range(begin, length), to, width)
+                };
+                (spool_index, spool.push(length, Box::new(decode)))
+            }
+            (true, None) => {
+                let message = format!("quantised blocks of a big-endian file are not read: {}", tensor.dtype);
+                let help = "make the file little-endian with gguf-py's gguf_convert_endian.py";
+                out.push(fail("format/big-endian", message, &tensor.key).help(help));
+                continue;
+            }
+        };
+        let strides = row_major(&tensor.shape);
+        let Placed { key, dtype, shape, .. } = tensor;
+        part.tensors.push(TensorMeta { key, dtype, shape, strides, file: store, offset });
+    }
+    if !spool.is_empty() {
+        part.add_store(Arc::new(spool));
+    }
+    Ok(part)
+}
+
+/// Finds a tensor's type, shape and place; the error is a code and what is wrong.
+fn place(info: &Info, header: &Header, file_size: u64) -> Result<Placed, (&'static str, String)> {
+    let dtype = types::dtype(info.kind).map_err(|message| ("format/unknown-dtype", message))?;
+    // The file lists the fastest dimension first.
+    let shape: Vec<u64> = info.sizes.iter().rev().copied().collect();
+    // Strides grow past a zero too, so a zero must not hide the overflow of the other sizes.
+    let product = shape.iter().try_fold(1_u64, |product, &size| product.checked_mul(size.max(1)));
+    let overflow = || ("format/shape-overflow", format!("the size of {shape:?} {dtype} overflows 64 bits"));
+    let elements = if shape.contains(&0) { 0 } else { product.ok_or_else(overflow)? };
+    product.ok_or_else(overflow)?;
+    let (of_block, _) = dtype.block();
+    let row = shape.last().copied().unwrap_or(1);
+    if !row.is_multiple_of(of_block) {
+        let message = format!("its rows have {row} elements, no whole blocks of {of_block} ({dtype})");
+        return Err(("format/bad-shape", message));
+    }
+    let length = dtype.byte_len(elements).ok_or_else(overflow)?;
+    if !info.offset.is_multiple_of(header.alignment) {
+        let message =
+            format!("its offset {} is no multiple of the alignment {}", info.offset, header.alignment);
+        return Err(("format/bad-offsets", message));
+    }
+    let begin = header.data_start.checked_add(info.offset);
+    let Some((begin, _)) =
+        begin.and_then(|begin| Some((begin, begin.checked_add(length).filter(|&end| end <= file_size)?)))
+    else {
+        let message = format!(
+            "its {length} bytes at {} of the data that begins at {} reach past the end of the file at {file_size}",
+            info.offset, header.data_start
+        );
+        return Err(("format/truncated", message));
+    };
+    Ok(Placed { key: info.name.clone(), dtype, shape, begin, length })
+}
+
+/// Refuses tensors that overlap or have more than padding between them, as ggml does (ggml-org/ggml, `src/gguf.cpp`):
+/// both mean that a type has another size in the program that wrote the file.
+fn check_order(
+    placed: &[Placed],
+    header: &Header,
+    file_size: u64,
+    fail: &dyn Fn(&'static str, String, &str) -> Diagnostic,
+    out: &mut Collector,
+) {
+    let mut end = header.data_start;
+    let mut before: Option<&Placed> = None;
+    for tensor in placed {
+        let expected = end.checked_next_multiple_of(header.alignment).unwrap_or(u64::MAX);
+        let name = before.map_or("the header".to_owned(), |before| {
+            format!("`{}` ({} {:?})", crate::format::shown(&before.key), before.dtype, before.shape)
+        });
+        if tensor.begin < end {
+            let message = format!("its data begins {} bytes inside {name}", end - tensor.begin);
+            out.push(fail("format/overlap", message, &tensor.key));
+        } else if tensor.begin > expected {
+            let message =
+                format!("{} bytes between {name} and this tensor belong to none", tensor.begin - end);
+            out.push(fail("format/hole", message, &tensor.key));
+        }
+        end = end.max(tensor.begin + tensor.length);
+        before = Some(tensor);
+    }
+    let expected = end.checked_next_multiple_of(header.alignment).unwrap_or(u64::MAX);
+    if let Some(last) = before
+        && file_size > expected
+    {
+        let message = format!("{} bytes follow the last tensor and belong to none", file_size - end);
+        let path = fail("", String::new(), "").file;
+        let mut warning = Diagnostic::warning("format/trailing-bytes", message).tensor(&last.key);
+        warning.file = path;
+        out.push(warning);
+    }
+}
