@@ -96,10 +96,12 @@ impl From<Var> for LowerError {
     }
 }
 
-/// Returns the tensor's shape and its blocks.
+/// Returns the tensor's shape and its blocks. `strides` are those of a stored tensor, in elements; one that is to be
+/// written is row-major.
 pub(crate) fn lower(
     unknowns: &mut Unknowns<'_>,
     instance: &Instance<'_>,
+    strides: Option<&[u64]>,
 ) -> Result<(Vec<u64>, Vec<Block>), LowerError> {
     let pair = unknowns.pair;
     let rule = &pair.rules(instance.side)[instance.rule];
@@ -107,12 +109,13 @@ pub(crate) fn lower(
     let outer = instance.scopes[0];
     let mut shape = Vec::with_capacity(rule.dims.len());
     let mut blocks = vec![Raw { label: Ok(rule.label), offset: 0, runs: Vec::new() }];
-    let mut stride = 1;
-    for node in rule.dims.iter().rev() {
+    let mut dense = 1;
+    for (dim, node) in rule.dims.iter().enumerate().rev() {
+        let stride = strides.and_then(|strides| strides.get(dim).copied()).unwrap_or(dense);
         let (size, next) = lowering.node(node, stride, outer, &blocks)?;
         shape.push(size);
         blocks = next;
-        stride = stride.checked_mul(size).ok_or(LowerError::Overflow)?;
+        dense = dense.checked_mul(size).ok_or(LowerError::Overflow)?;
     }
     shape.reverse();
     let mut placed = Vec::with_capacity(blocks.len());

@@ -213,7 +213,8 @@ impl Binding<'_> {
                 indices: &held.indices,
                 scopes: &held.scopes,
             };
-            match lower(unknowns, &instance) {
+            let strides = &self.catalog.tensors[held.tensor].strides;
+            match lower(unknowns, &instance, Some(strides)) {
                 Ok((_, blocks)) => {
                     let rule = &self.pair.layout(Side::Source).rules[held.rule];
                     let affine = self.affine(unknowns, rule, held.scopes[0], &mut errors);
@@ -388,7 +389,7 @@ impl Binding<'_> {
             indices.sort_unstable();
             let instance =
                 Instance { side: Side::Target, rule: group.rule, indices: &indices, scopes: &group.scopes };
-            let (shape, blocks) = lower(unknowns, &instance)?;
+            let (shape, blocks) = lower(unknowns, &instance, None)?;
             if let Some(key) = self.print(rule, group, &indices, errors) {
                 let (rule, instances) = (rule.template.span.clone(), instances.clone());
                 let captures = self.captures(group.module, &indices);
@@ -426,7 +427,7 @@ impl Binding<'_> {
                         format!("`{file}` cannot be the name of an output file"),
                     )
                     .rule(&rule.template.span)
-                    .expected("a plain name that ends in `.safetensors`"),
+                    .expected("a plain name, without a folder"),
                 );
                 None
             }
@@ -452,5 +453,5 @@ fn with_axes(values: &[(AxisId, u64)], axes: &[AxisId]) -> Vec<(AxisId, u64)> {
 
 /// Returns whether an output file may have that name: it must stay in its folder.
 fn is_file_name(name: &str) -> bool {
-    name.ends_with(".safetensors") && !name.starts_with('.') && !name.contains(['/', '\\', ':', '\0'])
+    !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', ':', '\0'])
 }

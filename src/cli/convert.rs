@@ -46,11 +46,16 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
     options.max_shard_size = match destination {
         // A file is asked for by name: it is one, whatever its size, unless shards are asked for too.
         Destination::File(_) => args.max_shard_size,
+        // What cannot be cut is whole where nobody asks for shards.
+        Destination::Folder(_) if args.format.is_some_and(|format| !format.0.has_shards()) => {
+            args.max_shard_size
+        }
         Destination::Folder(_) => Some(args.max_shard_size.unwrap_or(SHARD_SIZE)),
     };
-    options.format = match args.format {
-        Some(format) => format.0,
-        None => Format::of_ending(destination.path()).unwrap_or_default(),
+    options.format = match (args.format, &destination) {
+        (Some(format), _) => Some(format.0),
+        (None, Destination::File(path)) => Format::of_ending(path),
+        (None, Destination::Folder(_)) => None,
     };
     options.template = args.template.clone();
     options.companions = matches!(destination, Destination::Folder(_));

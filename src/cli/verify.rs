@@ -31,7 +31,7 @@ fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Resu
     let target = open_as(selection.target(), destination, &open)?;
     if target.format().is_written() {
         // What another format cannot hold is no fault of this target.
-        options.format = target.format();
+        options.format = Some(target.format());
     }
     let conversion = Conversion::prepare(&selection, source, &options)?;
     if let Some(identity) = Identity::read(&target.catalog().metadata)

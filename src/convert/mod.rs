@@ -35,8 +35,8 @@ pub struct ConvertOptions {
     pub bind: BindOptions,
     /// Whether --from overrules the layout that the source records.
     pub trust_layout: bool,
-    /// The format of the output.
-    pub format: Format,
+    /// The format of the output; `None` for the one that the layout's file names say, else safetensors.
+    pub format: Option<Format>,
     /// The most bytes of tensors in one output file; `None` for one file whatever its size.
     pub max_shard_size: Option<u64>,
     /// A file in the output's format whose other content is taken over (`--template`).
@@ -173,13 +173,18 @@ impl<'a> Conversion<'a> {
             .iter()
             .map(|target| OutputTensor { key: &target.key, dtype: target.dtype, shape: &target.shape })
             .collect();
+        let format = match options.format {
+            Some(format) => format,
+            None => named_format(&tensors).unwrap_or_default(),
+        };
         let output = OutputOptions {
-            format: options.format,
+            format,
             max_shard_size: options.max_shard_size,
             // What a file of the same format says beside its tensors goes along.
-            template: options.template.clone().or_else(|| {
-                (reader.format() == options.format).then(|| catalog.files.first().cloned()).flatten()
-            }),
+            template: options
+                .template
+                .clone()
+                .or_else(|| (reader.format() == format).then(|| catalog.files.first().cloned()).flatten()),
         };
         let mut layout = if selection.target().is_file_set() {
             lay_out_set(&tensors, &metadata, &output)?
@@ -286,6 +291,12 @@ pub fn open_as(layout: &Layout, path: &Path, options: &OpenOptions) -> Result<Bo
         return open_set(path, &files_of(path, options)?, options);
     }
     open(path, options)
+}
+
+/// Returns the format that the name of a file in a set says.
+fn named_format(tensors: &[OutputTensor<'_>]) -> Option<Format> {
+    let (file, _) = tensors.iter().find_map(|tensor| tensor.key.split_once("::"))?;
+    Format::of_ending(Path::new(file))
 }
 
 /// The reader, as the execution sees it.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
 
@@ -184,15 +184,30 @@ pub fn lay_out_set(
         warnings: Vec::new(),
     };
     for (number, (name, members)) in files.into_iter().enumerate() {
+        let name = file_name(name, format)?;
         let own: Vec<OutputTensor<'_>> = members.iter().map(|(_, tensor)| *tensor).collect();
         let part = lay_out(&own, metadata, &whole)?;
         all.warnings.extend(part.warnings);
-        all.files.extend(part.files.into_iter().map(|file| OutputFile { name: name.to_owned(), ..file }));
+        all.files.extend(part.files.into_iter().map(|file| OutputFile { name: name.clone(), ..file }));
         for ((at, _), place) in members.iter().zip(part.placements) {
             all.placements[*at] = Placement { file: number, ..place };
         }
     }
     Ok(all)
+}
+
+/// Returns the name of a file of a set: the layout's, with the format's ending where that has none.
+fn file_name(name: &str, format: Format) -> Result<String, Errors> {
+    match Format::of_ending(Path::new(name)) {
+        None => Ok(format!("{name}{}", format.ending())),
+        Some(named) if named == format => Ok(name.to_owned()),
+        Some(named) => {
+            let message =
+                format!("the layout names the file `{}`, which is no name of a {format} file", shown(name));
+            let help = format!("leave out `--format`, or write the format `{named}`");
+            Err(Diagnostic::error("format/ending", message).help(help).into())
+        }
+    }
 }
 
 fn not_written(format: Format) -> Errors {

@@ -33,8 +33,13 @@ impl Format {
         }
     }
 
+    /// Returns the ending of its files.
+    pub(super) const fn ending(self) -> &'static str {
+        self.name_and_ending().1
+    }
+
     /// Returns whether checkpoints of the format can be cut into several files with an index.
-    pub(super) const fn has_shards(self) -> bool {
+    pub const fn has_shards(self) -> bool {
         matches!(self, Format::Safetensors | Format::PyTorch | Format::Hdf5 | Format::Msgpack)
     }
 }

@@ -32,6 +32,8 @@ pub struct Forward {
     /// How many key/value heads the framework computes with, where these are not the family's `g`: a framework without
     /// grouped heads has one for each query head.
     pub kv_heads: Option<Formula>,
+    /// What the family calls its heads and their sizes, where not `h`, `g`, `d` and `dv`: a second tower has its own.
+    pub axes: Vec<(String, String)>,
     /// Axes of layers that are stacked in the tensors, and where they stand in each: the framework computes with one
     /// slice at a time.
     pub stacked: Vec<(String, usize)>,
@@ -192,6 +194,11 @@ impl Forward {
         axes.sort_unstable();
         axes.dedup();
         axes
+    }
+
+    /// Returns what the family calls an axis that this module has.
+    pub fn axis<'a>(&'a self, name: &'a str) -> &'a str {
+        self.axes.iter().find(|(own, _)| own == name).map_or(name, |(_, family)| family)
     }
 
     /// Returns the axes along which there is one weight per head.

@@ -22,7 +22,7 @@ pub struct Template {
 pub enum Piece {
     /// Text that stands as it is.
     Literal(String),
-    /// `{l}`, `{l+4}`, `{l:03}`: an index along an axis.
+    /// `{l}`, `{l+4}`, `{l:03}`, `{_l}`: an index along an axis.
     Axis {
         /// The axis.
         name: String,
@@ -30,6 +30,8 @@ pub enum Piece {
         offset: u64,
         /// Digits at least, filled up with zeros; 0 for none.
         width: usize,
+        /// `{_l}`: nothing for 0, `_1` for 1, as Keras names the layers of one class.
+        suffix: bool,
     },
     /// `{*m}`: a path of any length, also an empty one.
     Path {
@@ -123,7 +125,9 @@ impl Template {
     /// Matches a name as a whole. A name that can be read in two ways is read with the longest first path.
     pub fn matches(&self, file: &str, key: &str) -> Option<Captures> {
         let captures = match &self.file {
-            Some(pieces) => matches(pieces, file, Captures::default())?,
+            // A template may leave the ending to the format.
+            Some(pieces) => matches(pieces, file, Captures::default())
+                .or_else(|| matches(pieces, file.rsplit_once('.')?.0, Captures::default()))?,
             None => Captures::default(),
         };
         matches(&self.key, key, captures)
@@ -174,7 +178,7 @@ fn pieces(text: &Text<'_>, start: usize, end: usize) -> Result<Vec<Piece>, Diagn
         };
         let piece = capture(&rest[1..close]).map_err(|message| {
             error(position, position + close + 1, message)
-                .help("write `{l}` for an axis, `{l+4}` with an offset, `{l:03}` with zeros before, `{*m}` for a path")
+                .help("write `{l}` for an axis, `{l+4}` with an offset, `{l:03}` with zeros before, `{_l}` for nothing, _1, _2, `{*m}` for a path")
         })?;
         if matches!((pieces.last(), &piece), (Some(Piece::Axis { .. }), Piece::Axis { .. }))
             || matches!((pieces.last(), &piece), (Some(Piece::Path { .. }), _))
@@ -202,6 +206,12 @@ fn capture(text: &str) -> Result<Piece, String> {
         }
         return Ok(Piece::Path { name: name.to_owned(), separator: '\0' });
     }
+    if let Some(name) = text.strip_prefix('_') {
+        if !crate::notation::is_axis_name(name) {
+            return Err(format!("`{{_{name}}}` names no axis"));
+        }
+        return Ok(Piece::Axis { name: name.to_owned(), offset: 0, width: 0, suffix: true });
+    }
     let (text, width) = match text.split_once(':') {
         Some((name, width)) if width.starts_with('0') && width.len() > 1 => (
             name,
@@ -225,7 +235,7 @@ fn capture(text: &str) -> Result<Piece, String> {
     if !crate::notation::is_axis_name(name) {
         return Err(format!("`{{{text}}}` names no axis"));
     }
-    Ok(Piece::Axis { name: name.to_owned(), offset: offset.into(), width })
+    Ok(Piece::Axis { name: name.to_owned(), offset: offset.into(), width, suffix: false })
 }
 
 fn set_separators(pieces: &mut [Piece]) -> Result<(), String> {
@@ -265,7 +275,20 @@ fn matches(pieces: &[Piece], text: &str, captures: Captures) -> Option<Captures>
             }
             matches(rest, text.strip_prefix(literal.as_str())?, captures)
         }
-        Piece::Axis { name, offset, width } => {
+        Piece::Axis { name, suffix: true, .. } => {
+            let with = |captures: &Captures, index: u64, behind: &str| {
+                let mut captures = captures.clone();
+                captures.bind_index(name, index).then(|| matches(rest, behind, captures)).flatten()
+            };
+            let numbered = text.strip_prefix('_').and_then(|text| {
+                let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+                let (number, behind) = text.split_at(digits);
+                let index = number.parse().ok().filter(|_| !number.starts_with('0'))?;
+                with(&captures, index, behind)
+            });
+            numbered.or_else(|| with(&captures, 0, text))
+        }
+        Piece::Axis { name, offset, width, .. } => {
             let digits = text.bytes().take_while(u8::is_ascii_digit).count();
             let (number, behind) = text.split_at(digits);
             // `01` is no way to write 1 without a width, and two names for one index would be one too many.
@@ -313,9 +336,15 @@ fn print(pieces: &[Piece], captures: &Captures) -> Result<String, String> {
             Piece::Literal(literal) => {
                 text.push_str(swallow.take().and_then(|c: char| literal.strip_prefix(c)).unwrap_or(literal));
             }
-            Piece::Axis { name, offset, width } => {
+            Piece::Axis { name, offset, width, suffix } => {
                 let index =
                     captures.index(name).ok_or_else(|| format!("nothing gives the index `{{{name}}}`"))?;
+                if *suffix {
+                    if index > 0 {
+                        text.push_str(&format!("_{index}"));
+                    }
+                    continue;
+                }
                 text.push_str(&format!("{:0width$}", index + offset));
             }
             Piece::Path { name, separator } => {
@@ -388,6 +417,25 @@ mod tests {
             assert_eq!(file.matches("", other), None, "{other}");
         }
         assert!(file.matches("", "l6.h1234.w").is_some());
+    }
+
+    #[test]
+    fn the_first_of_a_list_may_have_no_number() {
+        let keras = template("layers/block{_l}/query/vars/0").expect("a template");
+        for (key, index) in [
+            ("layers/block/query/vars/0", 0),
+            ("layers/block_1/query/vars/0", 1),
+            ("layers/block_12/query/vars/0", 12),
+        ] {
+            let captures = keras.matches("", key).expect(key);
+            assert_eq!(captures.index("l"), Some(index));
+            assert_eq!(keras.print(&captures).expect("prints").1, key);
+        }
+        for other in
+            ["layers/block_0/query/vars/0", "layers/block_01/query/vars/0", "layers/block_/query/vars/0"]
+        {
+            assert_eq!(keras.matches("", other), None, "{other}");
+        }
     }
 
     #[test]

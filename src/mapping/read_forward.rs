@@ -13,7 +13,7 @@ use crate::span::Span;
 
 const FIELDS: &[&str] = &[
     "source", "qkv", "q", "k", "v", "bias", "out", "q_norm", "k_norm", "rotary", "scale", "causal",
-    "attends", "kv_heads", "stacked", "about",
+    "attends", "axes", "kv_heads", "stacked", "about",
 ];
 
 /// Reads a layout's `forward`: one entry, or several with names, for a model with several kinds of attention.
@@ -67,6 +67,10 @@ fn forward(value: &Json, errors: &mut Collector) -> Option<Forward> {
         scale: fields.get("scale").and_then(|value| formula(value, errors)),
         causal: fields.flag("causal", errors),
         cross: attends,
+        axes: fields
+            .entries("axes", errors)
+            .filter_map(|(name, span, _, axis)| module_axis(name, span, axis, errors))
+            .collect(),
         kv_heads: fields.get("kv_heads").and_then(|value| formula(value, errors)),
         stacked: fields
             .entries("stacked", errors)
@@ -74,6 +78,14 @@ fn forward(value: &Json, errors: &mut Collector) -> Option<Forward> {
             .collect(),
         span: value.span.clone(),
     })
+}
+
+/// Reads what the family calls one of the module's axes.
+fn module_axis(name: &str, span: &Span, axis: &Json, errors: &mut Collector) -> Option<(String, String)> {
+    if !["h", "g", "d", "dv", "f"].contains(&name) {
+        errors.push(one_of("axes", "`h`, `g`, `d`, `dv` or `f`", span));
+    }
+    Some((name.to_owned(), axis.string(errors)?.to_owned()))
 }
 
 fn stacked(axis: &str, at: &Json, errors: &mut Collector) -> Option<(String, usize)> {

@@ -1105,7 +1105,7 @@ fn sf_07(case: &Case) {
     for (bytes, names) in [
         (pointer.as_bytes(), ["Git LFS pointer", "4976698672"]),
         (b"PK\x03\x04and more".as_slice(), ["zip archive", "in.safetensors"]),
-        (b"\x80\x02and more bytes".as_slice(), ["PyTorch", "pickle"]),
+        (b"\x80\x02and more bytes".as_slice(), ["torch.save", "pickle"]),
         (b"<!DOCTYPE html><p>".as_slice(), ["HTML", "in.safetensors"]),
     ] {
         case.folder.put("in.safetensors", bytes);

@@ -52,7 +52,7 @@ pub(super) struct Outputs {
 
 impl<'a> Module<'a> {
     fn size(&self, axis: &str) -> Option<u64> {
-        self.sizes.get(axis).copied()
+        self.sizes.get(self.forward.axis(axis)).copied()
     }
 
     /// Returns h, g, d and dv.
