@@ -45,6 +45,9 @@ pub struct Attention {
     pub differences: Vec<Diagnostic>,
 }
 
+/// What tells modules apart for random weights: shapes and types of their tensors.
+type Shape = Vec<(Vec<u64>, Dtype)>;
+
 /// A module as both files hold it.
 pub(super) struct Module {
     /// The kind of attention, an index.
@@ -104,7 +107,7 @@ impl Computation<'_> {
         let source = FileWeights { reader: self.source, names: self.source_names(source_layout) };
         let target =
             FileWeights { reader: target, names: self.target_names(target_layout, target.catalog()) };
-        let mut shapes: FxHashSet<(usize, Vec<(Vec<u64>, Dtype)>)> = FxHashSet::default();
+        let mut shapes: FxHashSet<(usize, Shape)> = FxHashSet::default();
         let fresh: Vec<bool> =
             modules.iter().map(|module| shapes.insert((module.kind, self.shape(module)))).collect();
         let one = |at: usize| {
@@ -147,8 +150,7 @@ impl Computation<'_> {
         Ok(found)
     }
 
-    /// What tells modules apart for random weights: shapes and types of their tensors.
-    fn shape(&self, module: &Module) -> Vec<(Vec<u64>, Dtype)> {
+    fn shape(&self, module: &Module) -> Shape {
         let stored = module.tensors.iter().map(|tensor| &self.source.catalog().tensors[*tensor]);
         stored.map(|stored| (stored.shape.clone(), stored.dtype)).collect()
     }

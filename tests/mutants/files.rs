@@ -798,7 +798,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
 fn verify(folder: &Folder, pair: Pair, source: &Tensors, target: &Tensors) -> crate::kit::Run {
     folder.tensors("source.safetensors", source);
     folder.tensors("target.safetensors", target);
-    let mut args: Vec<String> = ["verify", "--from", pair.from, "--to", pair.to].map(str::to_owned).to_vec();
+    let layout = |name: &str| format!("attention/{name}");
+    let mut args: Vec<String> =
+        ["verify", "--from", &layout(pair.from), "--to", &layout(pair.to)].map(str::to_owned).to_vec();
     args.extend(pair.sizes.options());
     args.extend(pair.cast.iter().flat_map(|cast| ["--dtype".to_owned(), cast.to_lowercase()]));
     args.extend(["source.safetensors".to_owned(), "target.safetensors".to_owned()]);
