@@ -1,6 +1,6 @@
 //! `qkvconv --from A --to B SRC DST`: the conversion.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -169,10 +169,7 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
     if kept > 0 {
         ui.say(&format!("{kept} other {} passed through unchanged", plural(kept, "tensor")));
     }
-    let dropped = conversion.bound.dropped.len();
-    if dropped > 0 {
-        ui.say(&format!("{dropped} {} left out", plural(dropped, "tensor")));
-    }
+    say_dropped(ui, conversion);
     for note in rearranged(conversion).into_iter().chain(conversion.companions.lines()) {
         ui.say(&note);
     }
@@ -188,6 +185,25 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
         ui.say(&format!("{} written", BinaryBytes(done.stats.bytes_written)));
     } else {
         ui.say(&format!("{} would be written; dry run, nothing was", HumanBytes(conversion.bytes())));
+    }
+}
+
+/// Says what is left out, and why.
+fn say_dropped(ui: &Ui, conversion: &Conversion<'_>) {
+    const MOST: usize = 5;
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for dropped in &conversion.bound.dropped {
+        let key = conversion.reader.catalog().tensors[dropped.tensor].key.as_str();
+        reasons.entry(dropped.reason.text()).or_default().push(key);
+    }
+    for (reason, keys) in reasons {
+        let count = keys.len();
+        let mut names = qkvconv::fold::fold_keys(keys);
+        if names.len() > MOST {
+            names.truncate(MOST);
+            names.push("…".to_owned());
+        }
+        ui.say(&format!("left out, {reason}: {count} {} ({})", plural(count, "tensor"), names.join(", ")));
     }
 }
 
