@@ -31,6 +31,7 @@
 pub mod bind;
 pub mod catalog;
 pub mod convert;
+pub mod detect;
 pub mod diag;
 pub mod diff;
 pub mod dtype;
@@ -38,6 +39,7 @@ pub mod exec;
 pub mod fold;
 pub mod format;
 pub mod identity;
+pub mod inspect;
 pub mod mapping;
 pub mod notation;
 mod parallel;

@@ -1,0 +1,242 @@
+//! What a checkpoint is: every known layout scored by names, shapes, config and what an earlier conversion recorded.
+//!
+//! Names are tried one of a kind at a time, so that a checkpoint of 100,000 tensors costs little more than one of 100.
+
+use indexmap::IndexMap;
+
+use crate::bind::{Allow, BindOptions, Bound, bind};
+use crate::catalog::Catalog;
+use crate::diag::{Diagnostic, Errors};
+use crate::fold::pattern;
+use crate::identity::Identity;
+use crate::mapping::{Layout, Mapping, Unmapped};
+
+/// How many names of one pattern are tried.
+const SAMPLES: usize = 8;
+
+/// A layout that explains some of a checkpoint's names.
+#[derive(Debug)]
+pub struct Candidate {
+    /// The family.
+    pub family: String,
+    /// The layout.
+    pub layout: String,
+    /// Tensors that its rules hold, or that it ignores; of each kind of name only some were tried.
+    pub matched: usize,
+    /// All tensors.
+    pub total: usize,
+    /// Whether the family describes whole models, so that it has to explain every tensor.
+    pub whole: bool,
+    /// Whether the file records this layout.
+    pub recorded: bool,
+    /// Why it does not fit, in words; `None` where it does.
+    pub obstacle: Option<String>,
+    /// Other layouts of the family that hold exactly the same in the same places: nothing in this checkpoint tells them
+    /// apart, and nothing has to.
+    pub same_as: Vec<String>,
+    /// The checkpoint bound to it, where it fits and all sizes are known.
+    pub bound: Option<Box<Bound>>,
+}
+
+impl Candidate {
+    /// Returns `family/layout`.
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.family, self.layout)
+    }
+
+    /// Returns whether it explains the checkpoint.
+    pub fn fits(&self) -> bool {
+        self.obstacle.is_none()
+    }
+}
+
+/// Scores all layouts and returns those that match any name: what fits first, then by how much they explain.
+///
+/// Where a whole model fits, families of single modules, which fit parts of many models, are no longer candidates.
+pub fn detect(mappings: &[Mapping], catalog: &Catalog, options: &BindOptions) -> Vec<Candidate> {
+    let recorded = Identity::read(&catalog.metadata).map(|identity| identity.layout);
+    let mut kinds: IndexMap<String, Vec<usize>> = IndexMap::new();
+    for (at, tensor) in catalog.tensors.iter().enumerate() {
+        kinds.entry(pattern(&tensor.key)).or_default().push(at);
+    }
+    let mut candidates: Vec<Candidate> = Vec::new();
+    for mapping in mappings {
+        let mut of_family: Vec<Candidate> = mapping
+            .layouts
+            .values()
+            .filter_map(|layout| score(mapping, layout, &kinds, catalog, options, recorded.as_deref()))
+            .collect();
+        unite(&mut of_family);
+        candidates.append(&mut of_family);
+    }
+    if candidates.iter().any(|candidate| candidate.fits() && candidate.whole) {
+        candidates.retain(|candidate| candidate.whole || candidate.recorded);
+    }
+    candidates.sort_by_key(|candidate| {
+        (!candidate.recorded, !candidate.fits(), !candidate.whole, candidate.total - candidate.matched)
+    });
+    candidates
+}
+
+/// Returns the one layout that a checkpoint has.
+///
+/// # Errors
+/// Returns `detect/none` where nothing fits, and `detect/several` with what would tell them apart.
+pub fn only<'a>(candidates: &'a [Candidate], catalog: &Catalog) -> Result<&'a Candidate, Errors> {
+    let fitting: Vec<&Candidate> = candidates.iter().filter(|candidate| candidate.fits()).collect();
+    match fitting[..] {
+        [one] => Ok(one),
+        [first, ..] if first.recorded => Ok(first),
+        [] => {
+            let diagnostic = Diagnostic::error("detect/none", "no known layout explains the checkpoint")
+                .file(&catalog.path);
+            let nearest: Vec<String> = candidates
+                .iter()
+                .take(3)
+                .map(|candidate| {
+                    let obstacle = candidate.obstacle.as_deref().unwrap_or_default();
+                    let (matched, total) = (candidate.matched, candidate.total);
+                    format!("{} ({matched} of {total} tensors; {obstacle})", candidate.name())
+                })
+                .collect();
+            let diagnostic = match nearest.is_empty() {
+                true => diagnostic.found("no rule of any layout matches a name"),
+                false => diagnostic.found(format!("nearest: {}", nearest.join("; "))),
+            };
+            Err(diagnostic.help("name the layout with --from, or write a mapping file for it").into())
+        }
+        _ => {
+            let names: Vec<String> = fitting.iter().map(|candidate| candidate.name()).collect();
+            let message = "several layouts explain the checkpoint, and nothing in it tells them apart";
+            let diagnostic = Diagnostic::error("detect/several", message).file(&catalog.path);
+            let diagnostic = diagnostic.found(names.join(", "));
+            Err(diagnostic.help(format!("say which with --from, as in --from {}", names[0])).into())
+        }
+    }
+}
+
+fn score(
+    mapping: &Mapping,
+    layout: &Layout,
+    kinds: &IndexMap<String, Vec<usize>>,
+    catalog: &Catalog,
+    options: &BindOptions,
+    recorded: Option<&str>,
+) -> Option<Candidate> {
+    let is_set = layout.is_file_set();
+    let mut matched = 0;
+    let mut anchored = mapping.anchors.is_empty();
+    let mut held = 0;
+    let mut stranger = None;
+    for tensors in kinds.values() {
+        let step = tensors.len().div_ceil(SAMPLES);
+        let samples: Vec<usize> = tensors.iter().copied().step_by(step).collect();
+        let mut hits = 0;
+        for &tensor in &samples {
+            let name = catalog.tensors[tensor].key.as_str();
+            let (file, key) = name.split_once("::").filter(|_| is_set).unwrap_or(("", name));
+            let rule = layout.rules.iter().find(|rule| rule.template.matches(file, key).is_some());
+            if let Some(rule) = rule {
+                let params = rule.expr.params();
+                anchored |= mapping.anchors.iter().any(|anchor| params.contains(&anchor.as_str()));
+                hits += 1;
+                held += 1;
+            } else if layout.ignore.iter().any(|template| template.matches(file, key).is_some()) {
+                hits += 1;
+            } else {
+                stranger.get_or_insert(name);
+            }
+        }
+        matched += tensors.len() * hits / samples.len().max(1);
+    }
+    if held == 0 {
+        return None;
+    }
+    let name = format!("{}/{}", mapping.family, layout.name);
+    let mut candidate = Candidate {
+        family: mapping.family.clone(),
+        layout: layout.name.clone(),
+        matched,
+        total: catalog.tensors.len(),
+        whole: mapping.unmapped == Unmapped::Error,
+        recorded: recorded == Some(name.as_str()),
+        obstacle: None,
+        same_as: Vec::new(),
+        bound: None,
+    };
+    let guard = options.config.as_ref().and_then(|config| {
+        let broken = layout.when.iter().find(|condition| !condition.holds(config.get(&condition.key)))?;
+        Some(format!("{} says another `{}`", config.name, broken.key))
+    });
+    candidate.obstacle = match (guard, stranger) {
+        (Some(guard), _) => Some(guard),
+        (None, Some(stranger)) if candidate.whole => Some(format!("no rule holds `{stranger}`")),
+        (None, _) if !anchored => Some("no attention module has such names".to_owned()),
+        (None, _) => try_binding(mapping, layout, catalog, options, &mut candidate.bound),
+    };
+    Some(candidate)
+}
+
+/// Binds the checkpoint to the layout, as source and as target; returns why it cannot be.
+fn try_binding(
+    mapping: &Mapping,
+    layout: &Layout,
+    catalog: &Catalog,
+    options: &BindOptions,
+    bound: &mut Option<Box<Bound>>,
+) -> Option<String> {
+    let mut options = options.clone();
+    options.allow.push(Allow::MissingConfig);
+    if options.recorded.is_empty()
+        && let Some(identity) = Identity::read(&catalog.metadata)
+    {
+        options.recorded = identity.sizes.into_iter().collect();
+    }
+    match bind(mapping, layout, layout, catalog, &options) {
+        Ok(done) => {
+            *bound = Some(Box::new(done));
+            None
+        }
+        Err(errors) => {
+            // A size that nothing tells is a question to the user, not a contradiction.
+            let real = errors.diagnostics().iter().find(|diagnostic| diagnostic.code != "bind/open-size")?;
+            let tensor = real.tensors.first().map(|tensor| format!(" (`{tensor}`)")).unwrap_or_default();
+            Some(format!("{}{tensor}", real.message))
+        }
+    }
+}
+
+/// Makes one candidate of the fitting layouts of a family that hold the same in the same places.
+fn unite(candidates: &mut Vec<Candidate>) {
+    let mut kept: Vec<Candidate> = Vec::new();
+    for candidate in candidates.drain(..) {
+        let twin = kept.iter_mut().find(|other| other.fits() && candidate.fits() && same(other, &candidate));
+        match twin {
+            Some(twin) if candidate.recorded && !twin.recorded => {
+                let mut candidate = candidate;
+                candidate.same_as = std::mem::take(&mut twin.same_as);
+                candidate.same_as.push(twin.layout.clone());
+                *twin = candidate;
+            }
+            Some(twin) => twin.same_as.push(candidate.layout),
+            None => kept.push(candidate),
+        }
+    }
+    *candidates = kept;
+}
+
+fn same(a: &Candidate, b: &Candidate) -> bool {
+    let (Some(a), Some(b)) = (&a.bound, &b.bound) else { return false };
+    let instance = |bound: &Bound, at: usize| {
+        let info = &bound.instances[at];
+        (info.param, bound.modules[info.module].clone())
+    };
+    a.sources.len() == b.sources.len()
+        && a.sources.iter().zip(&b.sources).all(|(x, y)| {
+            x.tensor == y.tensor
+                && x.affine == y.affine
+                && x.blocks == y.blocks
+                && x.instances.len() == y.instances.len()
+                && x.instances.iter().zip(&y.instances).all(|(i, j)| instance(a, i.1) == instance(b, j.1))
+        })
+}
