@@ -346,7 +346,12 @@ pub(super) fn globs(option: &str, patterns: &[String], errors: &mut Collector) -
 
 /// Reads the config that the user names, or the one beside the source: under the name that the layout's framework gives
 /// it, else under a usual one.
-fn config(named: Option<&Path>, source: &Path, config_file: &str, errors: &mut Collector) -> Option<Config> {
+pub(super) fn config(
+    named: Option<&Path>,
+    source: &Path,
+    config_file: &str,
+    errors: &mut Collector,
+) -> Option<Config> {
     let folder = if source.is_dir() { source } else { source.parent()? };
     let path = match named {
         Some(path) => path.to_owned(),

@@ -2,6 +2,7 @@
 
 mod convert;
 mod diff;
+mod inspect;
 mod mapping;
 mod progress;
 mod ui;
@@ -77,6 +78,8 @@ enum Command {
     /// Lists and explains layouts.
     #[command(subcommand)]
     Mapping(MappingCommand),
+    /// Tells what a checkpoint is and holds: layout, sizes, where the heads lie; example: qkvconv inspect model.safetensors
+    Inspect(inspect::InspectArgs),
     /// Compares two checkpoints by tensor name; example: qkvconv diff a.safetensors b/
     Diff(diff::DiffArgs),
 }
@@ -414,6 +417,7 @@ pub(crate) fn run() -> ExitCode {
         Some(Command::Mapping(MappingCommand::Show { name, files })) => mapping::show(&ui, name, files),
         Some(Command::Verify(args)) => verify::run(&ui, args),
         Some(Command::Diff(args)) => diff::run(&ui, args),
+        Some(Command::Inspect(args)) => inspect::run(&ui, args),
         None => convert::run(&ui, &cli.convert),
     };
     exit.into()

@@ -31,6 +31,17 @@ impl Ui {
         !self.quiet && io::stderr().is_terminal()
     }
 
+    /// Returns how many columns a drawing of results may have.
+    pub(crate) fn width(&self) -> usize {
+        // What a shell tells of its window; a pipe gets what fits any.
+        std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(80)
+    }
+
+    /// Returns whether results may be coloured.
+    pub(crate) fn is_coloured(&self) -> bool {
+        io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    }
+
     /// Writes a line of results; a reader that went away ends the output quietly.
     pub(crate) fn result(&self, line: &str) {
         let _ = writeln!(io::stdout().lock(), "{line}");

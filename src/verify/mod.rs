@@ -5,6 +5,6 @@
 
 mod compare;
 pub mod forward;
-mod naive;
+pub(crate) mod naive;
 pub mod readback;
 mod tables;

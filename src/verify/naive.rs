@@ -8,27 +8,27 @@ use crate::mapping::{Layout, Mapping};
 use crate::notation::{Dim, DimKind, Label, Term};
 
 /// Values by axis name.
-pub(super) type Values = BTreeMap<String, u64>;
+pub(crate) type Values = BTreeMap<String, u64>;
 
 /// One side of a conversion, as the mapping file says it.
 #[derive(Clone, Copy)]
-pub(super) struct Reader<'a> {
-    pub(super) mapping: &'a Mapping,
-    pub(super) layout: &'a Layout,
+pub(crate) struct Reader<'a> {
+    pub(crate) mapping: &'a Mapping,
+    pub(crate) layout: &'a Layout,
 }
 
 /// What stands at an index of one stored axis.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(crate) struct Found {
     /// The innermost label on the way; `Some(None)` is padding.
-    pub(super) label: Option<Option<String>>,
-    pub(super) values: Values,
+    pub(crate) label: Option<Option<String>>,
+    pub(crate) values: Values,
 }
 
 /// A tensor's sizes: of each parameter, and of what stands outside labels.
-pub(super) struct Sizes<'a> {
-    pub(super) outer: &'a AxisSizes,
-    pub(super) of: &'a dyn Fn(&str) -> Option<&'a AxisSizes>,
+pub(crate) struct Sizes<'a> {
+    pub(crate) outer: &'a AxisSizes,
+    pub(crate) of: &'a dyn Fn(&str) -> Option<&'a AxisSizes>,
 }
 
 impl<'a> Sizes<'a> {
@@ -43,7 +43,7 @@ impl<'a> Sizes<'a> {
     }
 
     /// Returns the length of one dimension.
-    pub(super) fn length(&self, dim: &Dim, current: &'a AxisSizes) -> Option<u64> {
+    pub(crate) fn length(&self, dim: &Dim, current: &'a AxisSizes) -> Option<u64> {
         match &dim.kind {
             DimKind::Axis(name) => current.get(name).copied(),
             DimKind::Size(size) => Some(*size),
@@ -57,7 +57,7 @@ impl<'a> Sizes<'a> {
     }
 
     /// Reads what stands at `index` of a dimension.
-    pub(super) fn decode(
+    pub(crate) fn decode(
         &self,
         dim: &Dim,
         index: u64,
@@ -103,7 +103,7 @@ impl<'a> Sizes<'a> {
 
     /// Finds the index in a dimension at which a parameter has those values; an axis without a value is one that the
     /// parameter lacks, and counts as 0.
-    pub(super) fn encode(
+    pub(crate) fn encode(
         &self,
         dim: &Dim,
         param: &str,
@@ -210,7 +210,7 @@ impl<'a> Reader<'a> {
 
     /// From the values that a tensor's index gives in stored order to the values of a parameter's declared axes, in
     /// canonical order. An axis that nothing gives is at 0.
-    pub(super) fn declared(&self, param: &str, found: &Values, sizes: &AxisSizes) -> Option<Values> {
+    pub(crate) fn declared(&self, param: &str, found: &Values, sizes: &AxisSizes) -> Option<Values> {
         let mut known = Values::new();
         for (axis, value) in found {
             self.take_apart(axis, *value, sizes, &mut known);
@@ -286,7 +286,7 @@ impl<'a> Reader<'a> {
 
     /// From the values of a parameter's declared axes to the value of any axis that a tensor of this layout mentions,
     /// in stored order; `None` for an axis that the parameter lacks.
-    pub(super) fn mentioned(&self, axis: &str, declared: &Values, sizes: &AxisSizes) -> Option<u64> {
+    pub(crate) fn mentioned(&self, axis: &str, declared: &Values, sizes: &AxisSizes) -> Option<u64> {
         let mut known = Values::new();
         for (axis, value) in declared {
             self.take_apart_canonically(axis, *value, sizes, &mut known);
@@ -382,7 +382,7 @@ fn definition_length(terms: &[Term], sizes: &AxisSizes) -> Option<u64> {
 
 impl Reader<'_> {
     /// Returns whether one of the two axes is, or is composed of, the other.
-    pub(super) fn related(&self, first: &str, second: &str) -> bool {
+    pub(crate) fn related(&self, first: &str, second: &str) -> bool {
         self.reaches(first, second) || self.reaches(second, first)
     }
 

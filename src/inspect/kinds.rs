@@ -1,0 +1,97 @@
+//! The kinds of tensors of a bound checkpoint: those of one rule and shape, told once.
+
+use indexmap::IndexMap;
+
+use super::seen::{Seen, head_axis};
+use super::words::{describe, dim_names};
+use crate::bind::{AxisSizes, Bound, SourceTensor};
+use crate::catalog::Catalog;
+use crate::dtype::Dtype;
+use crate::fold::fold_keys;
+use crate::mapping::{Layout, Mapping};
+
+/// Tensors that hold the same of different layers or modules.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    /// Their names, indices folded.
+    pub names: Vec<String>,
+    /// How many.
+    pub count: usize,
+    /// The type of their elements.
+    pub dtype: Dtype,
+    /// Their shape.
+    pub shape: Vec<u64>,
+    /// For each stored axis its name and what it holds, in words.
+    pub dims: Vec<(String, String)>,
+    /// What they hold.
+    pub parts: Vec<Part>,
+    /// One of them, an index into [`Bound::sources`].
+    pub example: usize,
+}
+
+/// A parameter in a tensor.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Its name.
+    pub param: String,
+    /// How many heads it has, where it has any.
+    pub heads: Option<u64>,
+    /// One head, and the indices along each stored axis at which it lies.
+    pub head: Option<(u64, Vec<Vec<u64>>)>,
+}
+
+/// Returns the kinds of tensors that a checkpoint's layout explains, in the order of the rules.
+pub fn kinds(mapping: &Mapping, layout: &Layout, bound: &Bound, catalog: &Catalog) -> Vec<Kind> {
+    let mut groups: IndexMap<(usize, Dtype, Vec<u64>), Vec<usize>> = IndexMap::new();
+    for (at, source) in bound.sources.iter().enumerate() {
+        let tensor = &catalog.tensors[source.tensor];
+        groups.entry((source.reading.rule, tensor.dtype, tensor.shape.clone())).or_default().push(at);
+    }
+    groups.sort_by_cached_key(|(rule, ..), _| *rule);
+    let kind = |((rule, dtype, shape), members): ((usize, Dtype, Vec<u64>), Vec<usize>)| {
+        let example = members[0];
+        let source = &bound.sources[example];
+        let words = describe(mapping, layout, &layout.rules[rule].expr, &sizes_of(source));
+        let keys = members.iter().map(|at| catalog.tensors[bound.sources[*at].tensor].key.as_str());
+        Kind {
+            names: fold_keys(keys),
+            count: members.len(),
+            dtype,
+            dims: dim_names(shape.len()).into_iter().zip(words).collect(),
+            parts: parts(mapping, layout, bound, source, &shape),
+            shape,
+            example,
+        }
+    };
+    groups.into_iter().map(kind).collect()
+}
+
+/// Returns the sizes of the axes of a tensor's parameters.
+pub fn sizes_of(source: &SourceTensor) -> AxisSizes {
+    source
+        .reading
+        .sizes
+        .iter()
+        .flat_map(|(_, sizes)| sizes.iter())
+        .map(|(axis, size)| (axis.clone(), *size))
+        .collect()
+}
+
+fn parts(
+    mapping: &Mapping,
+    layout: &Layout,
+    bound: &Bound,
+    source: &SourceTensor,
+    shape: &[u64],
+) -> Vec<Part> {
+    let sizes = sizes_of(source);
+    let seen = Seen::new(mapping, layout, bound, &source.reading);
+    let part = |param: &String| {
+        let heads = head_axis(mapping, param).and_then(|axis| sizes.get(axis).copied());
+        let head = heads.filter(|heads| *heads > 1).map(|heads| heads.min(4) - 1);
+        let head = head.and_then(|head| Some((head, seen.head(shape, param, head)?)));
+        Part { param: param.clone(), heads, head }
+    };
+    let held = source.instances.iter().map(|(param, _)| &bound.params[*param]);
+    held.map(part).collect()
+}

@@ -1,0 +1,177 @@
+//! A stored tensor seen element by element: which parameter, which head, through the naive reading of its expression.
+
+use crate::bind::{AxisSizes, Bound, Reading};
+use crate::mapping::{Layout, Mapping};
+use crate::notation::Expr;
+use crate::verify::naive::{Found, Reader, Sizes, Values};
+
+/// A stored tensor and the reading of its expression.
+pub struct Seen<'a> {
+    reader: Reader<'a>,
+    expr: &'a Expr,
+    bound: &'a Bound,
+    reading: &'a Reading,
+}
+
+/// What an element belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Element {
+    /// The parameter.
+    pub param: String,
+    /// The values of its declared axes, in canonical order; of axes that the tensor's place does not tell, 0.
+    pub values: Values,
+}
+
+impl Element {
+    /// Returns the head that it belongs to: the value of the parameter's axis of heads.
+    pub fn head(&self, mapping: &Mapping) -> Option<u64> {
+        self.values.get(head_axis(mapping, &self.param)?).copied()
+    }
+}
+
+/// Returns the axis of heads among a parameter's axes.
+pub fn head_axis<'a>(mapping: &'a Mapping, param: &str) -> Option<&'a str> {
+    let is_heads = |name: &str| mapping.axes.get(name).is_some_and(|axis| axis.about.contains("heads"));
+    mapping.params.get(param)?.axes.iter().map(String::as_str).find(|name| is_heads(name))
+}
+
+impl<'a> Seen<'a> {
+    /// Sees a tensor of a layout.
+    pub fn new(mapping: &'a Mapping, layout: &'a Layout, bound: &'a Bound, reading: &'a Reading) -> Seen<'a> {
+        let expr = &layout.rules[reading.rule].expr;
+        Seen { reader: Reader { mapping, layout }, expr, bound, reading }
+    }
+
+    fn sizes_of(&self, param: &str) -> Option<&'a AxisSizes> {
+        let of = |id: usize| self.bound.params.get(id).is_some_and(|name| name == param);
+        self.reading.sizes.iter().find(|(id, _)| of(*id)).map(|(_, sizes)| &**sizes)
+    }
+
+    fn outer(&self) -> Option<&'a AxisSizes> {
+        let label = self.expr.label.as_ref().and_then(|label| label.param.as_deref());
+        let labelled = label.and_then(|param| self.sizes_of(param));
+        labelled.or_else(|| self.reading.sizes.first().map(|(_, sizes)| &**sizes))
+    }
+
+    /// Reads what stands at an index of one stored axis.
+    fn decode(&self, dim: usize, index: u64) -> Option<Found> {
+        let outer = self.outer()?;
+        let of = |param: &str| self.sizes_of(param);
+        let sizes = Sizes { outer, of: &of };
+        let mut found = Found::default();
+        sizes.decode(self.expr.dims.get(dim)?, index, outer, &mut found)?;
+        Some(found)
+    }
+
+    /// Returns what the element at these indices belongs to; `None` for padding and zeros.
+    pub fn element(&self, indices: &[u64]) -> Option<Element> {
+        let found: Option<Vec<Found>> =
+            indices.iter().enumerate().map(|(dim, index)| self.decode(dim, *index)).collect();
+        self.combine(found?.iter())
+    }
+
+    fn combine<'f>(&self, found: impl Iterator<Item = &'f Found>) -> Option<Element> {
+        let mut label = self.expr.label.as_ref().map(|label| label.param.clone());
+        let mut values = Values::new();
+        for (axis, index) in &self.reading.captures.indices {
+            values.insert(axis.clone(), *index);
+        }
+        for part in found {
+            match (&label, &part.label) {
+                // Unlike labels of two axes: the zeros of a block diagonal.
+                (Some(one), Some(other)) if one != other && self.expr.label.is_none() => return None,
+                (_, Some(other)) => label = Some(other.clone()),
+                (_, None) => {}
+            }
+            values.extend(part.values.iter().map(|(axis, value)| (axis.clone(), *value)));
+        }
+        let param = label.flatten()?;
+        let values = self.reader.declared(&param, &values, self.sizes_of(&param)?)?;
+        Some(Element { param, values })
+    }
+
+    /// Returns the indices along each stored axis at which a head of a parameter lies; `None` where it is not in the tensor.
+    pub fn head(&self, shape: &[u64], param: &str, head: u64) -> Option<Vec<Vec<u64>>> {
+        let tables: Vec<Vec<Found>> = shape
+            .iter()
+            .enumerate()
+            .map(|(dim, size)| (0..*size).map(|index| self.decode(dim, index)).collect::<Option<_>>())
+            .collect::<Option<_>>()?;
+        let mapping = self.reader.mapping;
+        let at = |place: &[usize]| {
+            self.combine(place.iter().zip(&tables).map(|(index, table)| &table[*index]))
+                .map(|element| (element.head(mapping), element.param))
+        };
+        // From the first element along one axis to the parameter, then along one to the head.
+        let mut witness = vec![0; shape.len()];
+        for goal in [None, Some(head)] {
+            let reached = |place: &[usize]| {
+                at(place)
+                    .is_some_and(|(seen, name)| name == param && goal.is_none_or(|goal| seen == Some(goal)))
+            };
+            let mut step = reached(&witness).then(|| witness.clone());
+            for dim in 0..shape.len() {
+                step = step.or_else(|| {
+                    let mut place = witness.clone();
+                    (0..tables[dim].len()).find_map(|index| {
+                        place[dim] = index;
+                        reached(&place).then(|| place.clone())
+                    })
+                });
+            }
+            witness = step?;
+        }
+        let along = |dim: usize| {
+            let mut place = witness.clone();
+            let hits = (0..tables[dim].len()).filter(|index| {
+                place[dim] = *index;
+                at(&place) == Some((Some(head), param.to_owned()))
+            });
+            hits.map(|index| index as u64).collect()
+        };
+        Some((0..shape.len()).map(along).collect())
+    }
+}
+
+/// Writes indices as ranges: `48..64`, `1..16 in steps of 2`.
+pub fn ranges(indices: &[u64]) -> String {
+    const MOST: usize = 4;
+    let mut texts: Vec<String> = Vec::new();
+    let mut rest = indices;
+    let mut runs = 0;
+    while let Some(first) = rest.first() {
+        let step = rest.get(1).map_or(1, |second| second - first);
+        let length = 1 + rest.windows(2).take_while(|pair| pair[1] - pair[0] == step).count();
+        // A lone index before a longer run of another step stands by itself.
+        let length = if length == 2 && step > 1 { 1 } else { length };
+        let last = rest[length - 1];
+        runs += 1;
+        if runs <= MOST {
+            texts.push(match (length, step) {
+                (1, _) => first.to_string(),
+                (_, 1) => format!("{first}..{}", last + 1),
+                _ => format!("{first}..{} in steps of {step}", last + 1),
+            });
+        }
+        rest = &rest[length..];
+    }
+    if runs > MOST {
+        texts.push(format!("… ({runs} runs)"));
+    }
+    texts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_become_ranges() {
+        assert_eq!(ranges(&[48, 49, 50, 51]), "48..52");
+        assert_eq!(ranges(&[1, 3, 5, 7]), "1..8 in steps of 2");
+        assert_eq!(ranges(&[4, 5, 12, 13]), "4..6, 12..14");
+        assert_eq!(ranges(&[7]), "7");
+        assert_eq!(ranges(&[]), "");
+        assert_eq!(ranges(&[0, 9, 11, 20, 24, 90]), "0, 9, 11, 20, … (6 runs)");
+    }
+}
