@@ -9,11 +9,12 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use indicatif::{BinaryBytes, HumanBytes};
 use qkvconv::bind::{BindOptions, Config};
 use qkvconv::convert::{Checked, Conversion, ConvertOptions, Done};
+use qkvconv::detect::{detect, only};
 use qkvconv::diag::{Collector, Diagnostic, Errors};
 use qkvconv::exec::publish::{Destination, PublishOptions, io_error};
 use qkvconv::exec::{Limits, Rounded};
-use qkvconv::format::{Format, OpenOptions};
-use qkvconv::mapping::select::{Selection, select};
+use qkvconv::format::{Format, OpenOptions, open};
+use qkvconv::mapping::select::{Selection, all, select};
 use qkvconv::plan::explain;
 use qkvconv::report::{Outcome, card, report};
 use qkvconv::span::Source;
@@ -23,6 +24,9 @@ use qkvconv::verify::readback::ReadBack;
 use super::progress::{Bar, catch_interrupts};
 use super::ui::Ui;
 use super::{Allowed, ConvertArgs, Exit, LayoutArgs, MappingFiles, OpenArgs, VerifyHow};
+
+/// What `--from` says where the layout is to be found out.
+const AUTO: &str = "auto";
 
 /// The most bytes in a shard where nothing else is said, as huggingface_hub has it
 /// (`src/huggingface_hub/serialization/_base.py`, MAX_SHARD_SIZE).
@@ -40,7 +44,7 @@ pub(super) fn run(ui: &Ui, args: &ConvertArgs) -> Exit {
 
 fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Result<(), Errors> {
     let start = Instant::now();
-    let selection = select_layouts(&args.layouts)?;
+    let selection = select_layouts(ui, &args.layouts, source)?;
     let destination = Destination::resolve(destination);
     let mut options = resolve(&args.layouts, source, selection.source().config_file())?;
     options.max_shard_size = match destination {
@@ -265,11 +269,30 @@ fn plural(count: usize, word: &str) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }
 }
 
-/// Selects the two layouts that the user names.
-pub(super) fn select_layouts(args: &LayoutArgs) -> Result<Selection, Errors> {
+/// Selects the two layouts that the user names; `--from auto` is the one layout that explains the source.
+pub(super) fn select_layouts(ui: &Ui, args: &LayoutArgs, source: &Path) -> Result<Selection, Errors> {
     let files = read_mappings(&args.files)?;
     // clap has made sure that both are there.
-    select(args.from.as_deref().unwrap_or_default(), args.to.as_deref().unwrap_or_default(), &files)
+    let (from, to) = (args.from.as_deref().unwrap_or_default(), args.to.as_deref().unwrap_or_default());
+    if from != AUTO {
+        return select(from, to, &files);
+    }
+    let mut mappings = all(&files)?;
+    // The target says at least which families can be meant.
+    mappings.retain(|mapping| match to.split_once('/') {
+        Some((family, _)) => mapping.family == family,
+        None => mapping.layouts.contains_key(to),
+    });
+    let options = resolve(args, source, "config.json")?;
+    let reader = open(source, &options.open)?;
+    let candidates = detect(&mappings, reader.catalog(), &options.bind);
+    let found = only(&candidates, reader.catalog())?.name();
+    ui.say(&format!("--from auto: {found}"));
+    let to = match to.split_once('/') {
+        Some(_) => to.to_owned(),
+        None => format!("{}/{to}", found.split('/').next().unwrap_or_default()),
+    };
+    select(&found, &to, &files)
 }
 
 /// Returns what an execution may use.

@@ -108,7 +108,7 @@ struct MappingFiles {
 /// The layouts, and how the source is read.
 #[derive(Debug, Args)]
 struct LayoutArgs {
-    /// The layout of the source, `family/layout` or bare. Example: --from pytorch-fused
+    /// The layout of the source, `family/layout` or bare, or `auto` where exactly one explains it. Example: --from pytorch-fused
     #[arg(long, value_name = "LAYOUT", required = true)]
     from: Option<String>,
 

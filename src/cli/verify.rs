@@ -25,7 +25,7 @@ pub(super) fn run(ui: &Ui, args: &VerifyArgs) -> Exit {
 
 fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Result<(), Errors> {
     let start = Instant::now();
-    let selection = select_layouts(&args.layouts)?;
+    let selection = select_layouts(ui, &args.layouts, source)?;
     let mut options = resolve(&args.layouts, source, selection.source().config_file())?;
     let open = OpenOptions { root: args.to_root.clone(), ..options.open.clone() };
     let target = open_as(selection.target(), destination, &open)?;

@@ -16,6 +16,8 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("positioned", &[]),
     ("format", &["catalog", "dtype", "diag", "fold", "positioned"]),
     ("identity", &["bind", "diag"]),
+    ("detect", &["bind", "catalog", "diag", "fold", "identity", "mapping"]),
+    ("inspect", &["bind", "catalog", "dtype", "fold", "mapping", "notation", "verify"]),
 ];
 
 /// Who may not import what.

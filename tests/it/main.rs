@@ -13,6 +13,7 @@ mod format_msgpack;
 mod format_numpy;
 mod format_pytorch;
 mod format_tensorflow;
+mod inspect;
 mod kit;
 mod pairs;
 mod property;
