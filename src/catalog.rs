@@ -35,6 +35,21 @@ impl TensorMeta {
     pub fn bytes(&self) -> u64 {
         self.dtype.byte_len(self.elements()).unwrap_or(0)
     }
+
+    /// Returns the index of the element that lies so many elements behind the first; 0 along dimensions that repeat.
+    pub(crate) fn index_at(&self, place: u64) -> Vec<u64> {
+        // The largest strides first, whatever the order of the dimensions: each steps over all that lies inside it.
+        let mut by_stride: Vec<usize> =
+            (0..self.shape.len()).filter(|&dim| self.shape[dim] > 1 && self.strides[dim] > 0).collect();
+        by_stride.sort_by_key(|&dim| std::cmp::Reverse((self.strides[dim], self.shape[dim])));
+        let mut rest = place;
+        let mut index = vec![0; self.shape.len()];
+        for dim in by_stride {
+            index[dim] = rest / self.strides[dim];
+            rest %= self.strides[dim];
+        }
+        index
+    }
 }
 
 /// Returns the strides of a row-major tensor, in elements.
@@ -88,5 +103,24 @@ impl Catalog {
         let mut ties: Vec<Vec<usize>> = places.into_values().filter(|group| group.len() > 1).collect();
         ties.sort_unstable();
         ties
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_in_a_view_has_its_index() {
+        let index = |shape: &[u64], strides: &[u64], place: u64| {
+            let (shape, strides) = (shape.to_vec(), strides.to_vec());
+            TensorMeta { key: "w".into(), dtype: Dtype::F32, shape, strides, file: 0, offset: 0 }
+                .index_at(place)
+        };
+        assert_eq!(index(&[2, 3, 5], &[15, 5, 1], 15 + 5 + 4), [1, 1, 4]);
+        // Three of the five rows of a transposed matrix: the gap belongs to other tensors.
+        assert_eq!(index(&[3, 4], &[1, 5], 5), [0, 1]);
+        assert_eq!(index(&[3, 4], &[1, 5], 17), [2, 3]);
+        assert_eq!(index(&[1, 3, 4], &[3, 1, 0], 2), [0, 2, 0]);
     }
 }

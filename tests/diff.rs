@@ -315,3 +315,139 @@ fn it_can_be_cancelled() {
     let errors = diff(a.as_ref(), b.as_ref(), &DiffOptions::default(), &watch).expect_err("cancelled");
     assert_eq!(errors.diagnostics()[0].code, "diff/cancelled");
 }
+
+// ---- Tensors that do not lie in the order of their indices ----
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/formats/pytorch").join(name)
+}
+
+/// Writes a NumPy array in Fortran's order, its first index fastest; `elements` are in the order of the indices.
+fn put_fortran(folder: &TempDir, name: &str, descr: &str, shape: &[usize], elements: &[Vec<u8>]) -> PathBuf {
+    let sizes: Vec<String> = shape.iter().map(|size| format!("{size},")).collect();
+    let mut header =
+        format!("{{'descr': '{descr}', 'fortran_order': True, 'shape': ({}), }}", sizes.concat());
+    while !(header.len() + 11).is_multiple_of(64) {
+        header.push(' ');
+    }
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    for place in 0..elements.len() {
+        let (mut rest, mut number, mut step) = (place, 0, elements.len());
+        for size in shape {
+            step /= size;
+            number += rest % size * step;
+            rest /= size;
+        }
+        bytes.extend(&elements[number]);
+    }
+    let path = folder.path().join(name);
+    std::fs::write(&path, bytes).expect("written");
+    path
+}
+
+fn bytes_of_singles(values: &[f32]) -> Vec<Vec<u8>> {
+    values.iter().map(|value| value.to_le_bytes().to_vec()).collect()
+}
+
+#[test]
+fn views_are_compared_in_the_order_of_their_indices() {
+    for name in ["views.pt", "views.legacy.pt"] {
+        let (views, plain) = (fixture(name), fixture("views.expected.safetensors"));
+        for (a, b) in [(&views, &plain), (&plain, &views), (&views, &views)] {
+            run(a, b, &[]).ended(0, &["bit-equal: 32 tensors", "all tensors are bit-equal"]);
+        }
+    }
+    let (views, plain) = (fixture("untyped.pt"), fixture("untyped.expected.safetensors"));
+    run(&views, &plain, &[]).ended(0, &["bit-equal: 5 tensors"]);
+}
+
+/// Every view of the fixture, its last element changed: the element is found, wherever it lies.
+#[test]
+fn one_element_of_each_view_changed() {
+    let folder = TempDir::new().expect("a folder");
+    let bytes = std::fs::read(fixture("views.expected.safetensors")).expect("readable");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("a file of the format");
+    let changed: Vec<Tensor> = file
+        .iter()
+        .map(|(key, view)| {
+            let mut bytes = view.data().to_vec();
+            if let Some(last) = bytes.last_mut() {
+                *last ^= 1;
+            }
+            (key.to_owned(), view.dtype(), view.shape().to_vec(), bytes)
+        })
+        .collect();
+    let b = put(&folder, "b", &changed, &[]);
+    let json = run(&fixture("views.pt"), &b, &["--json", "--all"]).ended(3, &[]).json();
+    let tensors = json["tensors"].as_array().expect("a list");
+    assert_eq!(tensors.len(), 32);
+    for tensor in tensors {
+        let shape: Vec<u64> = serde_json::from_value(tensor["a"]["shape"].clone()).expect("a shape");
+        let comparison = &tensor["comparison"];
+        if shape.contains(&0) {
+            assert_eq!(comparison, &Value::Null, "{tensor}");
+            continue;
+        }
+        let last: Vec<u64> = shape.iter().map(|size| size - 1).collect();
+        assert_eq!((&comparison["differing"], &comparison["first"]["index"]), (&1.into(), &last.into()));
+    }
+}
+
+#[test]
+fn column_major_arrays() {
+    let folder = TempDir::new().expect("a folder");
+    let values: Vec<f32> = (0..30).map(|at| at as f32).collect();
+    let shape = [2, 3, 5];
+    let a = put_fortran(&folder, "a.npy", "<f4", &shape, &bytes_of_singles(&values));
+    let b = put(&folder, "b", &[singles("a", &shape, &values)], &[]);
+    run(&a, &b, &[]).ended(0, &["bit-equal: 1 tensor"]);
+    let mut other = values.clone();
+    other[17] += 0.5;
+    let b = put(&folder, "b", &[singles("a", &shape, &other)], &[]);
+    run(&a, &b, &[]).ended(3, &["1 of 30", "[1, 0, 2]: 17.0 | 17.5"]);
+    run(&a, &b, &["--tolerance", "0.5"]).ended(0, &["within the tolerance"]);
+    // Another type on either side, both in Fortran's order, and one of them alone.
+    let doubles: Vec<Vec<u8>> = other.iter().map(|value| f64::from(*value).to_le_bytes().to_vec()).collect();
+    std::fs::create_dir(folder.path().join("c")).expect("a folder");
+    let c = put_fortran(&folder, "c/a.npy", "<f8", &shape, &doubles);
+    for (first, second, text) in [(&a, &c, "17.0 | 17.5"), (&c, &a, "17.5 | 17.0")] {
+        run(first, second, &["--tolerance", "0.5"]).ended(0, &[&format!("[1, 0, 2]: {text}")]);
+        run(first, second, &["--tolerance", "0.4"]).ended(3, &["1 of 30"]);
+    }
+}
+
+/// Several chunks of a wide transposed matrix: the report is that of the matrix in order, whatever the number of threads.
+#[test]
+fn large_transposed_matrices() {
+    let folder = TempDir::new().expect("a folder");
+    let shape = [1500, 2003];
+    let values: Vec<f32> = (0..shape[0] * shape[1]).map(|at| (at as f32 * 0.731).sin()).collect();
+    let mut other = values.clone();
+    for at in [1_100_001, 2_900_123] {
+        other[at] += 0.25;
+    }
+    let transposed = put_fortran(&folder, "a.npy", "<f4", &shape, &bytes_of_singles(&values));
+    let transposed = open(&transposed, &OpenOptions::default()).expect("opens");
+    let opened = |name: &str, values: &[f32]| {
+        let path = put(&folder, name, &[singles("a", &shape, values)], &[]);
+        open(&path, &OpenOptions::default()).expect("opens")
+    };
+    let (plain, b) = (opened("plain", &values), opened("b", &other));
+    let compared = |a: &dyn Reader, b: &dyn Reader, threads| {
+        let options = DiffOptions { threads, ..DiffOptions::default() };
+        let watch = Watch(0.into(), u64::MAX);
+        let report = diff(a, b, &options, &watch).expect("readable");
+        assert_eq!(watch.0.into_inner(), work(a, b, &options));
+        report
+    };
+    let expected = compared(&*plain, &*b, 1);
+    assert_eq!(expected.tensors[0].comparison.as_ref().map(|comparison| comparison.differing), Some(2));
+    for threads in [1, 3] {
+        assert_eq!(compared(&*transposed, &*b, threads).tensors, expected.tensors);
+        assert!(compared(&*transposed, &*plain, threads).equal());
+        assert!(compared(&*plain, &*transposed, threads).equal());
+    }
+}

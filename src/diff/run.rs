@@ -13,13 +13,17 @@ use rustc_hash::FxHashMap;
 
 use super::element::{Kind, kind};
 use super::stats::{Measure, Sums, Tally};
-use crate::diag::{Diagnostic, Errors};
+use crate::catalog::{TensorMeta, row_major};
+use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
+use crate::exec::{ReadAt, Rows};
 use crate::format::Reader;
 use crate::progress::Progress;
 
 /// The bytes of the wider side's elements in a chunk.
 const CHUNK: u64 = 4 << 20;
+/// The most bytes that are held beside a chunk of a strided tensor, to pick from: the gaps between its elements included.
+const SCRATCH: u64 = 8 << 20;
 
 /// What was found in a tensor that is not bit-equal.
 pub(super) type Measured = (Tally, Sums);
@@ -32,13 +36,23 @@ pub(super) struct Pair {
     dtypes: [Dtype; 2],
     elements: u64,
     per_chunk: u64,
+    /// Which sides do not lie in the order of their indices.
+    strided: [bool; 2],
 }
 
 impl Pair {
-    pub(super) fn new(tensors: [usize; 2], dtypes: [Dtype; 2], elements: u64) -> Pair {
+    /// Makes a pair of tensors of one shape.
+    pub(super) fn new(tensors: [usize; 2], metas: [&TensorMeta; 2]) -> Pair {
+        let dtypes = metas.map(|meta| meta.dtype);
         let wider = dtypes[0].bits().max(dtypes[1].bits());
         // A multiple of 256: elements that share bytes end with their block.
-        Pair { tensors, dtypes, elements, per_chunk: (CHUNK * 8 / wider) & !255 }
+        let most = (CHUNK * 8 / wider) & !255;
+        // No format gives strides to a type whose elements share bytes.
+        let strided =
+            metas.map(|meta| meta.dtype.byte_width().is_some() && meta.strides != row_major(&meta.shape));
+        let packed = dtypes.iter().any(|dtype| dtype.byte_width().is_none());
+        let row = if packed { 1 } else { row(&metas[0].shape, most) };
+        Pair { tensors, dtypes, elements: metas[0].elements(), per_chunk: most / row * row, strided }
     }
 
     /// Returns the bytes of both sides.
@@ -56,6 +70,19 @@ impl Pair {
     }
 }
 
+/// Returns the elements of the most dimensions, from the last on, that are at most `most`. Of a transposed tensor each piece of
+/// such a row is a read of its own, so that chunks end where rows do, however the tensors lie.
+fn row(shape: &[u64], most: u64) -> u64 {
+    let mut row = 1_u64;
+    for size in shape.iter().rev() {
+        match row.checked_mul(*size) {
+            Some(longer) if (1..=most).contains(&longer) => row = longer,
+            _ => break,
+        }
+    }
+    row
+}
+
 /// Compares the contents; `None` stands for bit-equal tensors.
 pub(super) fn run(
     readers: [&dyn Reader; 2],
@@ -71,7 +98,8 @@ pub(super) fn run(
     }
     // Elements of different types have no bits in common.
     let unequal = pairs.iter().map(|pair| AtomicBool::new(!pair.same_type())).collect();
-    let run = Run { readers, pairs, starts, unequal, progress };
+    let sources = readers.map(Source);
+    let run = Run { readers, sources, pairs, starts, unequal, progress };
     let mut found = run.pass(threads, jobs, |worker, job| worker.compare(job))?;
     let mut passed: Vec<u64> =
         found.iter_mut().flat_map(|worker| std::mem::take(&mut worker.passed)).collect();
@@ -82,9 +110,19 @@ pub(super) fn run(
     Ok(run.conclude(found))
 }
 
+/// A reader, as strided tensors are read.
+struct Source<'a>(&'a dyn Reader);
+
+impl ReadAt for Source<'_> {
+    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(file, offset, buffer)
+    }
+}
+
 /// A comparison, as all threads see it.
 struct Run<'a> {
     readers: [&'a dyn Reader; 2],
+    sources: [Source<'a>; 2],
     pairs: &'a [Pair],
     /// The number of each pair's first chunk.
     starts: Vec<u64>,
@@ -176,7 +214,10 @@ fn cancelled() -> Errors {
 /// One thread's buffers and what it found.
 struct Worker<'a> {
     run: &'a Run<'a>,
-    buffers: [Vec<u8>; 2],
+    /// Words, so that the bytes are aligned for every type.
+    buffers: [Vec<u64>; 2],
+    /// For the tensors of either side that do not lie in the order of their indices.
+    rows: [Option<Rows<'a>>; 2],
     measure: Measure,
     tallies: FxHashMap<usize, Tally>,
     sums: Vec<(u64, Sums)>,
@@ -189,6 +230,7 @@ impl<'a> Worker<'a> {
         Worker {
             run,
             buffers: [Vec::new(), Vec::new()],
+            rows: [None, None],
             measure: Measure::new(),
             tallies: FxHashMap::default(),
             sums: Vec::new(),
@@ -199,6 +241,7 @@ impl<'a> Worker<'a> {
     /// Gives the buffers back.
     fn free(&mut self) {
         self.buffers = [Vec::new(), Vec::new()];
+        self.rows = [None, None];
     }
 
     /// Compares a chunk.
@@ -207,7 +250,7 @@ impl<'a> Worker<'a> {
         let pair = &self.run.pairs[number];
         let start = (job - self.run.starts[number]) * pair.per_chunk;
         let lengths = [self.read(number, start, 0)?, self.read(number, start, 1)?];
-        let sides = [&self.buffers[0][..lengths[0]], &self.buffers[1][..lengths[1]]];
+        let sides = [bytes(&self.buffers[0], lengths[0]), bytes(&self.buffers[1], lengths[1])];
         if pair.same_type() && sides[0] == sides[1] {
             if kind(pair.dtypes[0]) == Kind::Float {
                 if self.run.is_unequal(number) {
@@ -233,7 +276,7 @@ impl<'a> Worker<'a> {
         let start = (job - self.run.starts[number]) * pair.per_chunk;
         let length = self.read(number, start, 0)?;
         let tally = self.tallies.entry(number).or_default();
-        self.sums.push((job, self.measure.equal(pair.dtypes[0], &self.buffers[0][..length], tally)));
+        self.sums.push((job, self.measure.equal(pair.dtypes[0], bytes(&self.buffers[0], length), tally)));
         Ok(())
     }
 
@@ -243,12 +286,21 @@ impl<'a> Worker<'a> {
         let reader = self.run.readers[side];
         let meta = &reader.catalog().tensors[pair.tensors[side]];
         let bytes = |elements| pair.dtypes[side].byte_len(elements).unwrap_or(0);
-        let length = bytes(pair.per_chunk.min(pair.elements - start)) as usize;
-        let buffer = &mut self.buffers[side];
-        if buffer.len() < length {
-            buffer.resize(length, 0);
+        let count = pair.per_chunk.min(pair.elements - start);
+        let length = bytes(count) as usize;
+        let words = &mut self.buffers[side];
+        if words.len() < length.div_ceil(8) {
+            words.resize(length.div_ceil(8), 0);
         }
-        let read = reader.read_exact_at(meta.file, meta.offset + bytes(start), &mut buffer[..length]);
+        let buffer = &mut bytemuck::cast_slice_mut(words)[..length];
+        if pair.strided[side] {
+            let rows = self.rows[side]
+                .get_or_insert_with(|| Rows::new(reader.catalog(), &self.run.sources[side], SCRATCH));
+            let read = rows.read(pair.tensors[side], &(start..start + count), buffer);
+            read.map_err(as_diff)?;
+            return Ok(length);
+        }
+        let read = reader.read_exact_at(meta.file, meta.offset + bytes(start), buffer);
         read.map_err(|error| self.refused(side, number, &error))?;
         Ok(length)
     }
@@ -259,4 +311,18 @@ impl<'a> Worker<'a> {
         let diagnostic = Diagnostic::error("diff/read", format!("cannot read the tensor: {error}"));
         diagnostic.file(&catalog.files[meta.file]).tensor(&meta.key).into()
     }
+}
+
+/// Returns the first bytes of a buffer.
+fn bytes(words: &[u64], length: usize) -> &[u8] {
+    &bytemuck::cast_slice(words)[..length]
+}
+
+/// Gives a failure to read the code that failures of a comparison have.
+fn as_diff(errors: Errors) -> Errors {
+    let mut collector = Collector::default();
+    for diagnostic in errors.diagnostics() {
+        collector.push(Diagnostic { code: "diff/read", ..diagnostic.clone() });
+    }
+    collector.finish(()).err().unwrap_or(errors)
 }

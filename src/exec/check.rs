@@ -119,17 +119,7 @@ fn place(meta: &TensorMeta, offset: u64, loops: &[Loop], element: u64) -> String
     }
     // A unit of a type whose elements share bytes is a byte: the first element of its block stands for it.
     let (elements, bytes) = meta.dtype.block();
-    let mut rest = if elements == 1 { unit_offset } else { unit_offset / bytes * elements };
-    let mut by_stride: Vec<usize> = (0..meta.shape.len()).collect();
-    by_stride.sort_by_key(|&dim| std::cmp::Reverse((meta.strides[dim], meta.shape[dim])));
-    let mut index = vec![0; meta.shape.len()];
-    for dim in by_stride {
-        if meta.strides[dim] != 0 && meta.shape[dim] > 1 {
-            index[dim] = rest / meta.strides[dim];
-            rest %= meta.strides[dim];
-        }
-    }
-    format!("{index:?}")
+    format!("{:?}", meta.index_at(if elements == 1 { unit_offset } else { unit_offset / bytes * elements }))
 }
 
 /// Returns a value as its bits, and as a number where it is a float.

@@ -23,6 +23,7 @@ mod gather;
 mod jobs;
 mod part;
 pub mod publish;
+mod rows;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -30,6 +31,7 @@ mod tests;
 mod worker;
 
 use jobs::{Job, Sizes};
+pub(crate) use rows::Rows;
 use worker::{Outcome, Worker};
 
 /// Source files that are read at given places.

@@ -55,9 +55,9 @@ pub fn prove(plan: &Plan, catalog: &Catalog) -> Result<Proof, Errors> {
         }
     }
     for unused in &plan.unused {
-        used.entry(unused.source)
-            .or_default()
-            .insert(Region::new(unused.region.offset, unused.region.loops.clone()));
+        // What a stride of zero repeats is there once.
+        let loops = unused.region.loops.iter().copied().filter(|(_, step)| *step > 0).collect();
+        used.entry(unused.source).or_default().insert(Region::new(unused.region.offset, loops));
     }
     for (source, stored) in catalog.tensors.iter().enumerate() {
         let regions = used.swap_remove(&source).unwrap_or_default();

@@ -74,7 +74,8 @@ pub(super) fn compare(
     let width = held(near.dtype).max(held(far.dtype));
     // Elements that share bytes are read with all that lies between them.
     let packed = near.dtype.byte_width().is_none() || far.dtype.byte_width().is_none();
-    let spread = packed && hull(dims).saturating_mul(width) > 2 * BOX;
+    let spread = packed && hull(dims).saturating_mul(width) > 2 * BOX
+        || !packed && elements > 1 && footprint(dims).saturating_mul(width) > 4 * BOX;
     if elements * width > BOX || spread && elements > 1 {
         let axes = dims.iter().enumerate();
         // Halve the longest axis; a box of even sides needs the fewest reads on both sides.
@@ -131,6 +132,13 @@ fn span(dim: &Offsets) -> u64 {
 /// Returns at least the elements from the first to the last one that the axes reach.
 fn hull(dims: &[Offsets]) -> u64 {
     dims.iter().map(span).fold(1, u64::saturating_add)
+}
+
+/// Returns the elements that [`fetch`] would hold of the side that takes more, gaps included: a view may have them everywhere.
+fn footprint(dims: &[Offsets]) -> u64 {
+    let elements: u64 = dims.iter().map(|dim| dim.len() as u64).product();
+    let rows = dims.iter().map(|dim| (elements / dim.len() as u64).saturating_mul(span(dim) + 1));
+    hull(dims).min(rows.min().unwrap_or(1))
 }
 
 /// Reads all elements at sums of the axes' offsets; returns the axes' offsets in the buffer.

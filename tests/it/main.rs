@@ -18,3 +18,4 @@ mod kit;
 mod pairs;
 mod property;
 mod sets;
+mod strided;

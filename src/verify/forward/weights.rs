@@ -12,6 +12,8 @@ use crate::dtype::Dtype;
 const STRETCH: u64 = 1 << 18;
 /// The most elements that are read at once to pick the scattered ones of a stretch.
 const HULL: u64 = 1 << 23;
+/// How far apart elements may lie that are read at once where not all are: a read costs about as much as these.
+const GAP: u64 = 256;
 
 /// The stored tensors of one side.
 pub trait Weights: Sync {
@@ -95,9 +97,29 @@ pub(super) fn read(
         let hull = read_run(weights, view.meta, low, high - low + 1)?;
         return Ok(places.into_iter().map(|place| hull[(place - low) as usize]).collect());
     }
-    let mut values = Vec::with_capacity(places.len());
-    for place in places {
-        values.extend(read_run(weights, view.meta, place, 1)?);
+    read_scattered(weights, view, &places)
+}
+
+/// Reads elements that lie far apart: those that are near each other in one read.
+fn read_scattered(weights: &dyn Weights, view: &View<'_>, places: &[u64]) -> Result<Vec<f64>, ForwardError> {
+    let mut order: Vec<usize> = (0..places.len()).collect();
+    order.sort_unstable_by_key(|at| places[*at]);
+    let mut values = vec![0.0; places.len()];
+    let mut rest = &order[..];
+    while let Some(&first) = rest.first() {
+        let low = places[first];
+        let mut last = low;
+        let near = |at: &&usize| {
+            let place = places[**at];
+            let is_near = place - last <= GAP && place - low < HULL;
+            last = if is_near { place } else { last };
+            is_near
+        };
+        let (run, behind) = rest.split_at(rest.iter().take_while(near).count());
+        let high = run.last().map_or(low, |at| places[*at]);
+        let read = read_run(weights, view.meta, low, high - low + 1)?;
+        run.iter().for_each(|at| values[*at] = read[(places[*at] - low) as usize]);
+        rest = behind;
     }
     Ok(values)
 }

@@ -287,9 +287,9 @@ impl<'a> Direction<'a> {
     fn difference(&self, at: usize, far: &TensorMeta, param: &str, found: &Outcome) -> Option<Difference> {
         let (near_offset, far_offset, near_bits, far_bits) = found.first?;
         let near = self.meta(at);
-        let param_index = self.param_index(at, param, &index_of(near, near_offset)).unwrap_or_default();
-        let near_side = (near.key.clone(), index_of(near, near_offset), near_bits);
-        let far_side = (far.key.clone(), index_of(far, far_offset), far_bits);
+        let param_index = self.param_index(at, param, &near.index_at(near_offset)).unwrap_or_default();
+        let near_side = (near.key.clone(), near.index_at(near_offset), near_bits);
+        let far_side = (far.key.clone(), far.index_at(far_offset), far_bits);
         let (target, source) = if self.from_target { (near_side, far_side) } else { (far_side, near_side) };
         Some(Difference {
             what: "elements differ".into(),
@@ -388,7 +388,7 @@ impl<'a> Direction<'a> {
                 outcome.elements += found.elements;
                 if let Some((offset, _, bits, _)) = found.first {
                     let mut difference = Difference::new("elements that must be zero are not");
-                    let index = index_of(stored, offset);
+                    let index = stored.index_at(offset);
                     (difference.count, difference.bits) = (found.differing, Some((bits, 0)));
                     if self.from_target {
                         (difference.target, difference.target_index) = (Some(stored.key.clone()), index);
@@ -429,20 +429,6 @@ fn advance(table: &ParamTable, picks: &mut [usize]) -> bool {
     picks[at + 1..].fill(0);
     true
 }
-fn index_of(tensor: &TensorMeta, offset: u64) -> Vec<u64> {
-    let mut rest = offset;
-    tensor
-        .strides
-        .iter()
-        .zip(&tensor.shape)
-        .map(|(stride, size)| {
-            let index = (rest / stride.max(&1)) % size.max(&1);
-            rest -= index * stride;
-            index
-        })
-        .collect()
-}
-
 pub(super) fn system(error: &io::Error, key: &str) -> Diagnostic {
     Diagnostic::error("verify/read", format!("cannot read back: {error}")).tensor(key)
 }

@@ -3,7 +3,7 @@
 use super::direction::{FileBytes, system};
 use super::{Difference, ReadBack};
 use crate::bind::Bound;
-use crate::catalog::TensorMeta;
+use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Diagnostic, Errors};
 use crate::format::Reader;
 use crate::parallel::in_parallel;
@@ -60,18 +60,9 @@ fn compare_kept(
         return Ok((0, differs(what, 0)));
     }
     let elements = from.elements();
-    if to.dtype != from.dtype {
-        let (near, far) =
-            (FileBytes { reader: target, file: to.file }, FileBytes { reader: source, file: from.file });
-        let near = Stored { bytes: &near, start: to.offset, dtype: to.dtype };
-        let far = Stored { bytes: &far, start: from.offset, dtype: from.dtype };
-        let agreement = Agreement::Value { scale: 1.0, offset: 0.0 };
-        let (mut found, mut scratch) = (Outcome::default(), Scratch::default());
-        for start in (0..elements).step_by(CHUNK as usize) {
-            let dims = [(start..elements.min(start + CHUNK)).map(|at| (at, at)).collect::<Offsets>()];
-            let part = compare(near, far, &dims, agreement, &mut scratch);
-            found.add(part.map_err(|error| Errors::from(system(&error, &from.key)))?);
-        }
+    let in_order = [from, to].iter().all(|meta| meta.strides == row_major(&meta.shape));
+    if to.dtype != from.dtype || !in_order {
+        let found = compare_elements((source, from), (target, to), in_order, progress)?;
         let difference = (found.differing > 0).then(|| differs("elements differ".into(), found.differing));
         return Ok((elements, difference.flatten()));
     }
@@ -94,4 +85,44 @@ fn compare_kept(
         }
     }
     Ok((elements, None))
+}
+
+/// Compares element by element, where types differ or a side does not lie in the order of its indices.
+fn compare_elements(
+    (source, from): (&dyn Reader, &TensorMeta),
+    (target, to): (&dyn Reader, &TensorMeta),
+    in_order: bool,
+    progress: &dyn Progress,
+) -> Result<Outcome, Errors> {
+    let (near, far) =
+        (FileBytes { reader: target, file: to.file }, FileBytes { reader: source, file: from.file });
+    let near = Stored { bytes: &near, start: to.offset, dtype: to.dtype };
+    let far = Stored { bytes: &far, start: from.offset, dtype: from.dtype };
+    let agreement =
+        if to.dtype == from.dtype { Agreement::Bits } else { Agreement::Value { scale: 1.0, offset: 0.0 } };
+    // Size and strides of each axis; elements that lie in order are one axis.
+    let strided = from.shape.iter().zip(to.strides.iter().zip(&from.strides));
+    let axes: Vec<(u64, u64, u64)> = if in_order {
+        vec![(from.elements(), 1, 1)]
+    } else {
+        strided.map(|(&size, (&near, &far))| (size, near, far)).collect()
+    };
+    // The longest is cut, so that a list of its offsets never grows with the tensor.
+    let longest = (0..axes.len()).max_by_key(|&at| axes[at].0).unwrap_or(0);
+    let length = axes.get(longest).map_or(0, |axis| axis.0);
+    let step = (CHUNK / (from.elements() / length.max(1)).max(1)).max(1);
+    let (mut found, mut scratch) = (Outcome::default(), Scratch::default());
+    for start in (0..length).step_by(step as usize) {
+        if progress.cancelled() {
+            return Err(Diagnostic::error("exec/cancelled", "stopped while verifying").into());
+        }
+        let offsets = |(at, &(size, near, far)): (usize, &(u64, u64, u64))| -> Offsets {
+            let range = if at == longest { start..size.min(start + step) } else { 0..size };
+            range.map(|index| (index * near, index * far)).collect()
+        };
+        let dims: Vec<Offsets> = axes.iter().enumerate().map(offsets).collect();
+        let part = compare(near, far, &dims, agreement, &mut scratch);
+        found.add(part.map_err(|error| Errors::from(system(&error, &from.key)))?);
+    }
+    Ok(found)
 }
