@@ -15,6 +15,8 @@ mod format_pytorch;
 mod format_tensorflow;
 mod inspect;
 mod kit;
+mod layout_pairs;
+mod library;
 mod pairs;
 mod property;
 mod sets;
