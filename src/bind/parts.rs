@@ -47,6 +47,13 @@ impl Binding<'_> {
         if dtypes.iter().any(|(_, dtype)| cast(*dtype) != cast(first)) {
             dtypes.sort_unstable_by_key(|(tensor, _)| *tensor);
             dtypes.dedup();
+            let fixed = dtypes.iter().find(|(_, dtype)| dtype.cast_to(Some(Dtype::F32)) != Dtype::F32);
+            let help = match fixed {
+                None => "cast all floating-point tensors with --dtype".to_owned(),
+                Some((_, dtype)) => format!(
+                    "{dtype} is not cast by --dtype: choose a layout that stores the parts apart, or leave them out with --drop"
+                ),
+            };
             let listed = dtypes
                 .iter()
                 .map(|(tensor, dtype)| format!("{}: {dtype}", self.catalog.tensors[*tensor].key));
@@ -57,7 +64,7 @@ impl Binding<'_> {
                     .rule(span)
                     .expected("one type")
                     .found(listed.collect::<Vec<_>>().join(", "))
-                    .help("cast all floating-point tensors with --dtype"),
+                    .help(help),
             );
             return None;
         }

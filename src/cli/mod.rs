@@ -190,7 +190,9 @@ struct OpenArgs {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum VoidType {
     Bf16,
+    #[value(name = "f8-e4m3", alias = "f8e4m3")]
     F8E4m3,
+    #[value(name = "f8-e5m2", alias = "f8e5m2")]
     F8E5m2,
 }
 

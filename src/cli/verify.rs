@@ -37,7 +37,8 @@ fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Resu
     if let Some(identity) = Identity::read(&target.catalog().metadata)
         && !options.trust_layout
     {
-        identity.check(&selection.mapping().family, &selection.target().name, "--to")?;
+        let agrees = identity.check(&selection.mapping().family, &selection.target().name, "--to");
+        agrees.map_err(|errors| errors.in_file("identity/layout", destination))?;
     }
     ui.warn(&conversion.warnings);
     catch_interrupts();

@@ -151,7 +151,8 @@ impl<'a> Conversion<'a> {
         if let Some(identity) = Identity::read(&catalog.metadata)
             && !options.trust_layout
         {
-            identity.check(&mapping.family, &selection.source().name, "--from")?;
+            let agrees = identity.check(&mapping.family, &selection.source().name, "--from");
+            agrees.map_err(|errors| errors.in_file("identity/layout", source))?;
             bind_options.recorded = identity.sizes.into_iter().collect();
         }
         let bound = bind(mapping, selection.source(), selection.target(), catalog, &bind_options)?;

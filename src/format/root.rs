@@ -118,7 +118,7 @@ fn report(file: &Path, root: &str, skipped: IndexMap<String, (usize, String)>, o
         .iter()
         .take(MOST)
         .map(|(name, (tensors, what))| {
-            let what = if *tensors > 0 { format!("{tensors} tensors") } else { what.clone() };
+            let what = if *tensors > 0 { counted(*tensors) } else { what.clone() };
             format!("`{}` ({what})", shown(name))
         })
         .collect();
@@ -132,6 +132,10 @@ fn report(file: &Path, root: &str, skipped: IndexMap<String, (usize, String)>, o
         diagnostic = diagnostic.tensor(name);
     }
     out.push(diagnostic);
+}
+
+fn counted(tensors: usize) -> String {
+    if tensors == 1 { "1 tensor".to_owned() } else { format!("{tensors} tensors") }
 }
 
 /// Returns the containers directly below a path, with the number of tensors in each, and whether tensors lie there
@@ -168,7 +172,7 @@ fn alone<T>(file: &Path, leaves: &[Leaf<T>], is_number: &dyn Fn(&T) -> bool) -> 
                     "several containers hold tensors, and it is not said which of them are the weights";
                 let texts: Vec<String> = containers
                     .iter()
-                    .map(|(name, count)| format!("`{}` ({count} tensors)", shown(name)))
+                    .map(|(name, count)| format!("`{}` ({})", shown(name), counted(*count)))
                     .collect();
                 let named = root.iter().cloned().chain([named[0].to_owned()]).collect::<Vec<_>>().join(".");
                 let diagnostic = Diagnostic::error("format/ambiguous-root", message).file(file);

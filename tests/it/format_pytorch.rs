@@ -172,31 +172,31 @@ fn kinds_that_are_not_read_are_named() {
 
 /// A pickle's program.
 #[derive(Clone)]
-struct Pickle(Vec<u8>);
+pub(crate) struct Pickle(Vec<u8>);
 
 impl Pickle {
-    fn new() -> Pickle {
+    pub(crate) fn new() -> Pickle {
         Pickle(vec![0x80, 2])
     }
 
-    fn op(mut self, bytes: &[u8]) -> Pickle {
+    pub(crate) fn op(mut self, bytes: &[u8]) -> Pickle {
         self.0.extend_from_slice(bytes);
         self
     }
 
-    fn text(self, text: &str) -> Pickle {
+    pub(crate) fn text(self, text: &str) -> Pickle {
         self.op(b"X").op(&(text.len() as u32).to_le_bytes()).op(text.as_bytes())
     }
 
-    fn int(self, number: i64) -> Pickle {
+    pub(crate) fn int(self, number: i64) -> Pickle {
         self.op(&[0x8a, 8]).op(&number.to_le_bytes())
     }
 
-    fn ints(self, numbers: &[i64]) -> Pickle {
+    pub(crate) fn ints(self, numbers: &[i64]) -> Pickle {
         numbers.iter().fold(self.op(b"("), |pickle, number| pickle.int(*number)).op(b"t")
     }
 
-    fn global(self, module: &str, name: &str) -> Pickle {
+    pub(crate) fn global(self, module: &str, name: &str) -> Pickle {
         self.op(format!("c{module}\n{name}\n").as_bytes())
     }
 
@@ -219,15 +219,15 @@ impl Pickle {
         }
     }
 
-    fn stop(self) -> Vec<u8> {
+    pub(crate) fn stop(self) -> Vec<u8> {
         self.op(b".").0
     }
 }
 
-type View<'a> = (&'a str, i64, &'a [i64], &'a [i64]);
+pub(crate) type View<'a> = (&'a str, i64, &'a [i64], &'a [i64]);
 
 /// The pickle of tensors in one storage.
-fn views(count: i64, views: &[View<'_>], old: bool) -> Vec<u8> {
+pub(crate) fn views(count: i64, views: &[View<'_>], old: bool) -> Vec<u8> {
     let mut pickle = Pickle::new().op(b"}(");
     for (key, offset, shape, strides) in views {
         pickle = pickle.text(key).tensor(count, (*offset, shape, strides), old);
@@ -236,7 +236,7 @@ fn views(count: i64, views: &[View<'_>], old: bool) -> Vec<u8> {
 }
 
 /// A zip archive of stored entries.
-fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
+pub(crate) fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let (mut bytes, mut directory) = (Vec::new(), Vec::new());
     for (name, data) in entries {
         let offset = bytes.len() as u32;
@@ -257,11 +257,11 @@ fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-fn floats(count: usize) -> Vec<u8> {
+pub(crate) fn floats(count: usize) -> Vec<u8> {
     (0..count).flat_map(|number| (number as f32).to_le_bytes()).collect()
 }
 
-fn archive(pickle: &[u8], storage: &[u8]) -> Vec<u8> {
+pub(crate) fn archive(pickle: &[u8], storage: &[u8]) -> Vec<u8> {
     zip(&[("a/data.pkl", pickle), ("a/byteorder", b"little"), ("a/data/0", storage), ("a/version", b"3\n")])
 }
 
@@ -275,7 +275,7 @@ fn legacy_head(little_endian: bool) -> Vec<u8> {
 }
 
 /// A file of before the archive with one storage.
-fn legacy(pickle: &[u8], count: [u8; 8], storage: &[u8], little_endian: bool) -> Vec<u8> {
+pub(crate) fn legacy(pickle: &[u8], count: [u8; 8], storage: &[u8], little_endian: bool) -> Vec<u8> {
     let keys = Pickle::new().op(b"](").text("0").op(b"e").stop();
     [&legacy_head(little_endian), pickle, &keys, &count, storage].concat()
 }
@@ -445,7 +445,7 @@ fn views_that_share_a_part_are_named() {
 }
 
 /// What KEY-12 describes.
-fn with_namespace() -> Vec<u8> {
+pub(crate) fn with_namespace() -> Vec<u8> {
     let pickle = Pickle::new().op(b"}(").text("args").global("argparse", "Namespace").op(b")\x81}");
     let pickle = pickle.text("lr").op(b"G\x3f\xb9\x99\x99\x99\x99\x99\x9asb");
     let pickle = pickle.text("epoch").global("numpy.core.multiarray", "scalar").global("numpy", "dtype");

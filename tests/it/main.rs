@@ -2,6 +2,7 @@
 
 mod architecture;
 mod cases;
+mod cases_formats;
 mod cli;
 mod companions;
 mod corpus;

@@ -41,10 +41,12 @@ pub(super) fn open(file: &Arc<OpenFile>) -> Result<(Heap, Value, Archive), Error
         let message = "the archive has more than one pickle of data";
         let diagnostic =
             Diagnostic::error("format/zip", message).expected("one data.pkl").found(names.join(", "));
+        let diagnostic = diagnostic.file(&file.path);
         return Err(diagnostic.help("do not trust this file: readers disagree about which counts").into());
     };
     let prefix = entry.name.strip_suffix("data.pkl").unwrap_or_default().to_owned();
-    let (heap, value) = pickle::run(&mut input(file, entry)?)?;
+    let of_file = |diagnostic: Diagnostic| diagnostic.file(&file.path);
+    let (heap, value) = pickle::run(&mut input(file, entry)?).map_err(of_file)?;
     let named = |name: &str| all.iter().find(|entry| entry.name.strip_prefix(&*prefix) == Some(name));
     let is_big = match named("byteorder") {
         None => false,
@@ -54,6 +56,7 @@ pub(super) fn open(file: &Arc<OpenFile>) -> Result<(Heap, Value, Archive), Error
             other => {
                 let found = format!("`{}`", shown(&String::from_utf8_lossy(other)));
                 let diagnostic = Diagnostic::error("format/zip", "the archive's byte order is not known");
+                let diagnostic = diagnostic.file(&file.path);
                 return Err(diagnostic.expected("`little` or `big`").found(found).help(DAMAGED).into());
             }
         },
@@ -77,7 +80,7 @@ fn input(file: &Arc<OpenFile>, entry: &Entry) -> Result<Input, Diagnostic> {
     if entry.size > most {
         let message = format!("the archive's pickle has {} bytes, over the limit of {most}", entry.size);
         let help = "load it in Python and save the state dict alone";
-        return Err(Diagnostic::error("format/pickle-too-large", message).help(help));
+        return Err(Diagnostic::error("format/pickle-too-large", message).file(&file.path).help(help));
     }
     if entry.deflated {
         let bytes = content(file, entry, most)?;
@@ -97,7 +100,7 @@ fn content(file: &Arc<OpenFile>, entry: &Entry, most: u64) -> Result<Vec<u8>, Di
     };
     result.map_err(|error| {
         let message = format!("the archive's entry `{}` cannot be read: {error}", shown(&entry.name));
-        Diagnostic::error("format/zip", message).help(DAMAGED)
+        Diagnostic::error("format/zip", message).file(&file.path).help(DAMAGED)
     })?;
     Ok(bytes)
 }

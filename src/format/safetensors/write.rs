@@ -30,7 +30,9 @@ fn lay_out_within(
 ) -> Result<FileLayout, Errors> {
     for tensor in tensors.iter().filter(|tensor| tensor.key == METADATA) {
         let message = "no tensor can be named `__metadata__` in safetensors";
-        out.push(Diagnostic::error("format/reserved-name", message).tensor(tensor.key));
+        let help =
+            "give it another name in the target layout, or put a prefix before all with `--add-prefix`";
+        out.push(Diagnostic::error("format/reserved-name", message).tensor(tensor.key).help(help));
     }
     for tensor in tensors.iter().filter(|tensor| tensor.dtype.is_quantised()) {
         let message = format!("safetensors has no type for the quantised blocks of {}", tensor.dtype);
