@@ -72,6 +72,7 @@ pub fn detect(mappings: &[Mapping], catalog: &Catalog, options: &BindOptions) ->
     if candidates.iter().any(|candidate| candidate.fits() && candidate.whole) {
         candidates.retain(|candidate| candidate.whole || candidate.recorded);
     }
+    prefer_named(&mut candidates, mappings, options);
     candidates.sort_by_key(|candidate| {
         (!candidate.recorded, !candidate.fits(), !candidate.whole, candidate.total - candidate.matched)
     });
@@ -111,6 +112,27 @@ pub fn only<'a>(candidates: &'a [Candidate], catalog: &Catalog) -> Result<&'a Ca
             let diagnostic = Diagnostic::error("detect/several", message).file(&catalog.path);
             let diagnostic = diagnostic.found(names.join(", "));
             Err(diagnostic.help(format!("say which with --from, as in --from {}", names[0])).into())
+        }
+    }
+}
+
+/// Where the config names the model and a fitting layout says that its models are called so, the others do not fit.
+fn prefer_named(candidates: &mut [Candidate], mappings: &[Mapping], options: &BindOptions) {
+    let model = options.config.as_ref().and_then(|config| config.get("model_type")?.as_str());
+    let Some(model) = model else { return };
+    let names = |candidate: &Candidate| {
+        let mapping = mappings.iter().find(|mapping| mapping.family == candidate.family);
+        let layouts = std::iter::once(&candidate.layout).chain(&candidate.same_as);
+        let mut models =
+            layouts.filter_map(|name| mapping?.layouts.get(name)).flat_map(|layout| &layout.models);
+        models.any(|name| name == model)
+    };
+    if !candidates.iter().any(|candidate| candidate.fits() && names(candidate)) {
+        return;
+    }
+    for candidate in candidates.iter_mut().filter(|candidate| candidate.fits()) {
+        if !names(candidate) {
+            candidate.obstacle = Some(format!("the config says that the model is a `{model}`"));
         }
     }
 }

@@ -106,7 +106,8 @@ fn name_of(
     module: u32,
     indices: &[(AxisId, u64)],
 ) -> String {
-    let mut captures = Captures { paths: binding.keys.modules[module as usize].clone(), indices: Vec::new() };
+    let paths = binding.keys.modules[module as usize].clone();
+    let mut captures = Captures { paths, ..Captures::default() };
     for axis in template.axes() {
         let id = binding.pair.find(axis);
         let index = indices.iter().find(|(other, _)| Some(*other) == id).map_or(0, |(_, index)| *index);

@@ -4,6 +4,7 @@ use indexmap::IndexMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::options::{Allow, BindOptions, Tied};
+use super::pair::Pair;
 use super::{DropReason, Dropped};
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, nearest};
@@ -43,18 +44,19 @@ pub(crate) fn holds(conditions: &[Condition], options: &BindOptions) -> Option<b
 }
 
 pub(crate) fn sort_out(
-    mapping: &Mapping,
-    layout: &Layout,
+    pair: &Pair<'_>,
     catalog: &Catalog,
     options: &BindOptions,
     errors: &mut Collector,
 ) -> Keys {
+    let (mapping, layout) = (pair.mapping, pair.source);
     let mut keys = Keys::default();
     let mut modules: IndexMap<Vec<(String, Vec<String>)>, u32> = IndexMap::new();
     let mut unmatched: Vec<(usize, String)> = Vec::new();
     let names = strip_prefixes(catalog, options, errors);
     let active: Vec<bool> =
         layout.rules.iter().map(|rule| holds(&rule.when, options).unwrap_or(true)).collect();
+    let uncaptured: Vec<_> = (0..layout.rules.len()).map(|rule| uncaptured(pair, rule)).collect();
     for (tensor, name) in names.iter().enumerate() {
         let stored = &catalog.tensors[tensor];
         if options.drop.as_ref().is_some_and(|globs| globs.is_match(&stored.key)) {
@@ -70,13 +72,14 @@ pub(crate) fn sort_out(
             Some(both) => both,
             None => ("", name.as_str()),
         };
-        let mut found = layout
+        let found = layout
             .rules
             .iter()
             .enumerate()
             .filter(|(rule, _)| active[*rule])
             .filter_map(|(rule, held)| held.template.matches(file, key).map(|captures| (rule, captures)));
-        let Some((rule, captures)) = found.next() else {
+        let found: Vec<(usize, Captures)> = found.collect();
+        let Some((rule, captures)) = most_special(layout, &found).or(found.first()).cloned() else {
             match layout.ignore.iter().find(|template| template.matches(file, key).is_some()) {
                 Some(ignored) => {
                     let rule = Some(ignored.span.clone());
@@ -86,15 +89,25 @@ pub(crate) fn sort_out(
             }
             continue;
         };
-        if let Some((other, _)) = found.next() {
+        if let Some((other, _)) = found.iter().find(|(other, _)| *other != rule)
+            && most_special(layout, &found).is_none()
+        {
+            let same = layout.rules[*other].template.key == layout.rules[rule].template.key;
             errors.push(
                 Diagnostic::error("bind/ambiguous", "two rules match one tensor")
                     .file(&catalog.path)
                     .tensor(&stored.key)
                     .rule(&layout.rules[rule].template.span)
-                    .related(&layout.rules[other].template.span, "this one matches too")
-                    .help("make one of the two templates more specific"),
+                    .related(&layout.rules[*other].template.span, "this one matches too")
+                    .help(match same {
+                        true => "the config tells which of the two holds: put it beside the checkpoint, or give it with --config",
+                        false => "make one of the two templates more specific",
+                    }),
             );
+        }
+        let mut captures = captures;
+        for (path, segments) in &uncaptured[rule] {
+            captures.bind_path(path, segments.clone());
         }
         let next = modules.len() as u32;
         let module = *modules.entry(captures.paths.clone()).or_insert(next);
@@ -114,6 +127,24 @@ pub(crate) fn sort_out(
         drop_tied(catalog, &mut keys);
     }
     keys
+}
+
+/// Returns the paths that the target captures for a source rule's parameters and the source does not, each as the
+/// target says that it is.
+fn uncaptured(pair: &Pair<'_>, rule: usize) -> Vec<(String, Vec<String>)> {
+    let captured: Vec<&str> = pair.source.rules[rule].template.paths().collect();
+    let params = pair.source_rules[rule].params.iter();
+    let wanted = params.flat_map(|&param| pair.paths_of(param)).filter(|path| !captured.contains(path));
+    wanted.filter_map(|path| Some((path.to_owned(), pair.target.paths.get(path)?.clone()))).collect()
+}
+
+/// Returns the rule whose names are among those of each other rule found.
+fn most_special<'a>(layout: &Layout, found: &'a [(usize, Captures)]) -> Option<&'a (usize, Captures)> {
+    let template = |rule: usize| &layout.rules[rule].template;
+    let within = |rule: usize| {
+        found.iter().all(|(other, _)| *other == rule || template(rule).is_within(template(*other)))
+    };
+    found.iter().find(|(rule, _)| within(*rule))
 }
 
 /// Of tied tensors that pass through, only the first is kept: the file says that they are one.
@@ -281,7 +312,7 @@ fn print_as(template: &Template, name: &str) -> String {
         .iter()
         .map(|piece| match piece {
             Piece::Literal(text) => text.len(),
-            Piece::Axis { .. } => 1,
+            Piece::Axis { .. } | Piece::Count { .. } => 1,
             Piece::Path { .. } => 0,
         })
         .sum();
@@ -290,7 +321,7 @@ fn print_as(template: &Template, name: &str) -> String {
     for piece in &template.key {
         match piece {
             Piece::Literal(literal) => text.push_str(literal),
-            Piece::Axis { .. } => text.push_str(numbers.next().unwrap_or("0")),
+            Piece::Axis { .. } | Piece::Count { .. } => text.push_str(numbers.next().unwrap_or("0")),
             Piece::Path { .. } => {
                 let length = name.len().saturating_sub(fixed);
                 let end = (0..=length).rev().find(|&at| name.is_char_boundary(at)).unwrap_or(0);

@@ -2,6 +2,7 @@
 //!
 //! [`bind`] returns all blocks of all source and target tensors on common coordinates, or every error that there is.
 
+mod counts;
 mod explain;
 mod fits;
 mod gaps;
@@ -248,9 +249,9 @@ pub fn bind(
 ) -> Result<Bound, Errors> {
     let mut errors = Collector::default();
     explain::check_conditions(source, options, &mut errors);
-    let keys = keys::sort_out(mapping, source, catalog, options, &mut errors);
-    gaps::check_paths(catalog, &keys, options, &mut errors);
     let pair = Pair::new(mapping, source, target);
+    let keys = keys::sort_out(&pair, catalog, options, &mut errors);
+    gaps::check_paths(catalog, &keys, options, &mut errors);
     let given = given::given(&pair, options, &mut errors);
     let mut unknowns = Unknowns::new(&pair, given);
     let mut binding = Binding {
@@ -266,6 +267,7 @@ pub fn bind(
     unknowns.solver.solve();
     let groups = binding.target_groups(&mut unknowns, &mut errors);
     binding.apply_rules(&mut unknowns);
+    binding.check_counts(&unknowns, &mut errors);
     explain::contradictions(&binding, &unknowns, &mut errors);
     let (bound, errors) = binding.finish(&mut unknowns, &groups, errors);
     let (mut bound, warnings) = errors.finish(bound)?;

@@ -1,5 +1,7 @@
 //! Two layouts of one family, prepared to meet: axis names as numbers, and what stays together on both sides.
 
+use std::collections::BTreeSet;
+
 use rustc_hash::FxHashMap;
 
 use crate::mapping::{Axis, Layout, Mapping};
@@ -134,6 +136,14 @@ impl<'a> Pair<'a> {
             Side::Source => &self.source_rules,
             Side::Target => &self.target_rules,
         }
+    }
+
+    /// Returns the names of the captured paths that tell a parameter's modules apart.
+    pub(crate) fn paths_of(&self, param: ParamId) -> BTreeSet<&'a str> {
+        let sides = [(self.source, &self.source_rules), (self.target, &self.target_rules)];
+        let rules = sides.into_iter().flat_map(|(layout, prepared)| layout.rules.iter().zip(prepared));
+        let mine = rules.filter(|(_, prepared)| prepared.params.contains(&param));
+        mine.flat_map(|(rule, _)| rule.template.paths()).collect()
     }
 
     pub(crate) fn name(&self, axis: AxisId) -> &str {

@@ -82,7 +82,8 @@ impl Binding<'_> {
             // A number that is as large as numbers get leaves a gap in any list.
             let count = last.saturating_add(1);
             let gap = count != indices.len() as u64;
-            if gap && !self.options.allows(Allow::IndexGap) {
+            let sparse = self.is_sparse(*rule, *axis);
+            if gap && !sparse && !self.options.allows(Allow::IndexGap) {
                 errors.push(explain::index_gap(self, *rule, *module, *axis, others, indices));
             }
             let prepared = &self.pair.source_rules[*rule];
@@ -96,6 +97,7 @@ impl Binding<'_> {
                     unknowns.solver.set(var, count, origin);
                 } else if let Some((given, origin)) = given_size(self, name)
                     && given != count
+                    && !(sparse && count < given)
                     && !self.options.allows(Allow::IndexGap)
                 {
                     errors.push(
@@ -113,6 +115,18 @@ impl Binding<'_> {
                 }
             }
         }
+    }
+}
+
+impl Binding<'_> {
+    /// Returns whether the rule's tensors may skip indices of an axis. Where one side stacks them, none may be missing.
+    fn is_sparse(&self, rule: usize, axis: AxisId) -> bool {
+        let name = self.pair.name(axis);
+        let sparse = |&param: &ParamId| {
+            self.pair.mapping.params[param].sparse.iter().any(|other| other == name)
+                && self.pair.params[param].instance_axes.contains(&axis)
+        };
+        self.pair.source_rules[rule].params.iter().all(sparse)
     }
 }
 

@@ -93,12 +93,16 @@ impl Binding<'_> {
         let always = |&param: &ParamId| {
             self.pair.mapping.params.get_index(param).is_some_and(|(_, p)| p.absent_zeros && !p.optional)
         };
-        let captured = &self.keys.modules[module as usize];
-        let mut paths: Vec<&str> = held.template.paths().collect();
-        paths.sort_unstable();
+        let params = &self.pair.target_rules[rule].params;
         !held.optional
-            && self.pair.target_rules[rule].params.iter().all(always)
-            && captured.iter().map(|(name, _)| name.as_str()).eq(paths)
+            && params.iter().all(always)
+            && params.iter().all(|&param| self.is_module_of(module, param))
+    }
+
+    /// Returns whether a module's captured paths are those under which a parameter is found.
+    fn is_module_of(&self, module: u32, param: ParamId) -> bool {
+        let captured = &self.keys.modules[module as usize];
+        captured.iter().map(|(name, _)| name.as_str()).eq(self.pair.paths_of(param))
     }
 
     /// Returns the instance indices under which the module has anything that stands beside these parameters.
@@ -183,9 +187,16 @@ impl Binding<'_> {
             let axes = &self.pair.params[param].instance_axes;
             let mut wanted: IndexSet<(u32, Vec<(AxisId, u64)>)> = IndexSet::new();
             for (module, other, values) in &self.instances.all {
+                if !self.is_module_of(*module, param) {
+                    continue;
+                }
                 if axes.iter().all(|axis| self.pair.params[*other].instance_axes.contains(axis)) {
                     wanted.insert((*module, self.instance_values(param, values)));
                 }
+            }
+            // One without a path has no module to be missed in where all else is under paths.
+            if wanted.is_empty() && axes.is_empty() && self.pair.paths_of(param).is_empty() {
+                wanted.extend(self.instances.all.first().map(|(module, ..)| (*module, Vec::new())));
             }
             for (module, values) in wanted {
                 if self.instances.find(module, param, &values).is_none() {
@@ -306,8 +317,8 @@ impl Binding<'_> {
     }
 
     fn captures(&self, module: u32, indices: &[(AxisId, u64)]) -> Captures {
-        let mut captures =
-            Captures { paths: self.keys.modules[module as usize].clone(), indices: Vec::new() };
+        let paths = self.keys.modules[module as usize].clone();
+        let mut captures = Captures { paths, ..Captures::default() };
         captures.indices =
             indices.iter().map(|(axis, index)| (self.pair.name(*axis).to_owned(), *index)).collect();
         captures.indices.sort();
@@ -373,6 +384,7 @@ impl Binding<'_> {
             .map(|&axis| unknowns.size(group.scopes[0], &[axis]))
             .collect::<Result<Vec<u64>, _>>()?;
         let affine = self.affine(unknowns, rule, group.scopes[0], errors);
+        let Some(counts) = self.counts(unknowns, rule, errors) else { return Ok(()) };
         let instances: Vec<(usize, usize)> = prepared
             .params
             .iter()
@@ -390,9 +402,10 @@ impl Binding<'_> {
             let instance =
                 Instance { side: Side::Target, rule: group.rule, indices: &indices, scopes: &group.scopes };
             let (shape, blocks) = lower(unknowns, &instance, None)?;
-            if let Some(key) = self.print(rule, group, &indices, errors) {
+            let captures = self.captures(group.module, &indices);
+            let named = Captures { counts: counts.clone(), ..captures.clone() };
+            if let Some(key) = self.print(rule, group, &named, errors) {
                 let (rule, instances) = (rule.template.span.clone(), instances.clone());
-                let captures = self.captures(group.module, &indices);
                 let sizes = reading_sizes.of_all(unknowns, &prepared.params, &group.scopes);
                 let reading = Reading { rule: group.rule, captures, sizes };
                 targets.push(TargetTensor { key, dtype, shape, rule, reading, blocks, instances, affine });
@@ -411,11 +424,10 @@ impl Binding<'_> {
         &self,
         rule: &Rule,
         group: &Group,
-        indices: &[(AxisId, u64)],
+        captures: &Captures,
         errors: &mut Collector,
     ) -> Option<String> {
-        let captures = self.captures(group.module, indices);
-        match rule.template.print(&captures) {
+        match rule.template.print(captures) {
             Ok((None, key)) => Some(format!("{}{key}", self.options.add_prefix)),
             Ok((Some(file), key)) if is_file_name(&file) => {
                 Some(format!("{file}::{}{key}", self.options.add_prefix))

@@ -127,6 +127,12 @@ impl<'a> Unknowns<'a> {
         made
     }
 
+    /// Returns the known sizes of an axis, wherever it has one.
+    pub(crate) fn sizes_of(&self, axis: AxisId) -> impl Iterator<Item = u64> {
+        let mine = self.axes.iter().enumerate().filter(move |(_, (other, _))| *other == axis);
+        mine.filter_map(|(var, _)| self.solver.value(Var(var as u32)))
+    }
+
     /// Returns the unknown, where the axis was asked for before.
     pub(crate) fn known_var(&self, scopes: Scopes, axis: AxisId) -> Option<Var> {
         let scope = if self.pair.is_per_parameter(axis) { scopes.own } else { scopes.shared };
@@ -224,10 +230,46 @@ impl ReadingSizes {
                 let var = unknowns.known_var(scopes, unknowns.pair.find(name)?)?;
                 solver.value_of_known(var)
             };
-            Arc::new(unknowns.pair.names().filter_map(|name| Some((name.to_owned(), size(name)?))).collect())
+            let known = unknowns.pair.names().filter_map(|name| Some((name.to_owned(), size(name)?)));
+            let mut sizes: AxisSizes = known.collect();
+            complete(unknowns.pair, &mut sizes);
+            Arc::new(sizes)
         });
         Arc::clone(made)
     }
+}
+
+/// Adds the axes that no tensor mentions but whose parts have sizes: `h = g r`, `g = t gt` where both sides hold
+/// `gt r`.
+fn complete(pair: &Pair<'_>, sizes: &mut AxisSizes) {
+    loop {
+        let size = |name: &str| -> Option<u64> {
+            let axis = pair.find(name)?;
+            let sides = [Side::Source, Side::Target];
+            let defined =
+                sides.iter().flat_map(|&side| [pair.stored(side, axis), pair.canonical(side, axis)]);
+            defined.flatten().find_map(|parts| length(pair, parts, sizes))
+        };
+        let open = pair.names().filter(|name| !sizes.contains_key(*name));
+        let found: Vec<(String, u64)> =
+            open.filter_map(|name| Some((name.to_owned(), size(name)?))).collect();
+        if found.is_empty() {
+            return;
+        }
+        sizes.extend(found);
+    }
+}
+
+fn length(pair: &Pair<'_>, parts: &[Part], sizes: &AxisSizes) -> Option<u64> {
+    let node = |node: &Node| match node {
+        Node::One => Some(1),
+        Node::Run(run) => run.iter().try_fold(1_u64, |product, &axis| {
+            product.checked_mul(pair.fixed(axis).or_else(|| sizes.get(pair.name(axis)).copied())?)
+        }),
+        Node::Sum(parts) => length(pair, parts, sizes),
+    };
+    let part = |part: &Part| part.dims.iter().try_fold(1_u64, |product, dim| product.checked_mul(node(dim)?));
+    parts.iter().try_fold(0_u64, |sum, one| sum.checked_add(part(one)?))
 }
 
 fn unlabelled(dims: &[Node], axes: &mut Vec<AxisId>) {

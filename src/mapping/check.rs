@@ -1,8 +1,11 @@
 //! What can be wrong with a mapping before any checkpoint is seen.
 
-use super::key::Template;
+use std::collections::BTreeSet;
+
+use indexmap::IndexMap;
+
 use super::read::unknown_param;
-use super::{Axis, Layout, Mapping, Rule};
+use super::{Axis, Layout, Mapping, Rule, exclude_each_other};
 use crate::diag::{Collector, Diagnostic, nearest};
 use crate::notation::{AxisName, Dim, DimKind, Label, Term, for_each_axis};
 use crate::span::Span;
@@ -57,11 +60,15 @@ fn check_layout(mapping: &Mapping, layout: &Layout, errors: &mut Collector) {
     }
     for (first, rule) in layout.rules.iter().enumerate() {
         for other in &layout.rules[..first] {
-            if rule.template.file == other.template.file && rule.template.key == other.template.key {
+            if rule.template.file == other.template.file
+                && rule.template.key == other.template.key
+                && !exclude_each_other(&rule.when, &other.when)
+            {
                 errors.push(
                     Diagnostic::error("mapping/duplicate", "two rules for the same names")
-                        .rule(&rule.template.span)
-                        .related(&other.template.span, "first here"),
+                        .rule(&rule.expr.span)
+                        .related(&other.expr.span, "first here")
+                        .help("alternatives need a `when` each, of which only one can hold"),
                 );
             }
         }
@@ -130,7 +137,7 @@ fn first_label(term: &Term) -> Option<&Label> {
 }
 
 fn check_rule(mapping: &Mapping, layout: &Layout, rule: &Rule, errors: &mut Collector) {
-    for axis in rule.template.axes() {
+    for axis in rule.template.axes().chain(rule.template.counts()) {
         if mapping.axis(layout, axis).is_none() {
             errors.push(unknown_axis(axis, &rule.template.span, mapping, Some(layout)));
         }
@@ -202,32 +209,57 @@ fn nested_labels(dims: &[Dim], outer: Option<&Label>, errors: &mut Collector) {
     }
 }
 
-/// A parameter is found under the same captured paths in all its tensors.
+/// A parameter is found under the same captured paths in all its tensors, but for paths that the layout which captures
+/// them has a value for.
 fn check_paths(mapping: &Mapping, errors: &mut Collector) {
-    let paths = |template: &Template| {
-        let mut names: Vec<String> = template.paths().map(str::to_owned).collect();
-        names.sort();
-        names
-    };
-    let mut first: Vec<(&str, Vec<String>, &Span)> = Vec::new();
-    for rule in mapping.layouts.values().flat_map(|layout| &layout.rules) {
-        let names = paths(&rule.template);
-        for param in rule.expr.params() {
-            match first.iter().find(|(other, ..)| *other == param) {
-                None => first.push((param, names.clone(), &rule.template.span)),
-                Some((_, others, span)) if *others != names => errors.push(
-                    Diagnostic::error(
-                        "mapping/captures",
-                        format!("`{param}` is captured under other paths elsewhere"),
-                    )
-                    .rule(&rule.template.span)
-                    .related(span, "elsewhere")
-                    .expected(format!("the paths {others:?}"))
-                    .found(format!("{names:?}")),
-                ),
-                Some(_) => {}
+    let mut places: IndexMap<&str, Vec<(Captured<'_>, &Span)>> = IndexMap::new();
+    for layout in mapping.layouts.values() {
+        for name in layout.paths.keys() {
+            if !layout.rules.iter().any(|rule| rule.template.paths().any(|path| path == name)) {
+                let message = format!("no template of the layout captures `{{*{name}}}`");
+                errors.push(Diagnostic::error("mapping/captures", message).rule(&layout.span));
             }
         }
+        for rule in &layout.rules {
+            let (paths, given) = (rule.template.paths().collect(), layout.paths.keys().map(String::as_str));
+            let captured = Captured { layout: &layout.name, paths, given: given.collect() };
+            for param in rule.expr.params() {
+                let known = places.entry(param).or_default();
+                if let Some((other, span)) = known.iter().find(|(other, _)| !captured.fits(other)) {
+                    errors.push(
+                        Diagnostic::error(
+                            "mapping/captures",
+                            format!("`{param}` is captured under other paths elsewhere"),
+                        )
+                        .rule(&rule.template.span)
+                        .related(span, "elsewhere")
+                        .expected(format!("the paths {:?}", other.paths))
+                        .found(format!("{:?}", captured.paths)),
+                    );
+                } else if known.iter().all(|(other, _)| *other != captured) {
+                    known.push((captured.clone(), &rule.template.span));
+                }
+            }
+        }
+    }
+}
+
+/// The paths that a rule captures, and those for which its layout has a value.
+#[derive(Clone, PartialEq)]
+struct Captured<'a> {
+    layout: &'a str,
+    paths: BTreeSet<&'a str>,
+    given: BTreeSet<&'a str>,
+}
+
+impl Captured<'_> {
+    fn fits(&self, other: &Captured<'_>) -> bool {
+        self.is_covered_by(other) && other.is_covered_by(self)
+    }
+
+    fn is_covered_by(&self, other: &Captured<'_>) -> bool {
+        let given = |path: &&str| self.layout != other.layout && self.given.contains(path);
+        self.paths.iter().all(|path| other.paths.contains(path) || given(path))
     }
 }
 

@@ -33,6 +33,15 @@ pub enum Piece {
         /// `{_l}`: nothing for 0, `_1` for 1, as Keras names the layers of one class.
         suffix: bool,
     },
+    /// `{l.count+3}`: a number that is an axis's size, and what is added to it.
+    Count {
+        /// The axis.
+        name: String,
+        /// What the name's number is above the size.
+        offset: u64,
+        /// Digits at least, filled up with zeros; 0 for none.
+        width: usize,
+    },
     /// `{*m}`: a path of any length, also an empty one.
     Path {
         /// Its name.
@@ -49,6 +58,8 @@ pub struct Captures {
     pub paths: Vec<(String, Vec<String>)>,
     /// Indices by axis, in order of the name.
     pub indices: Vec<(String, u64)>,
+    /// Sizes of axes that the name tells or needs, by axis. They tell no tensor from another.
+    pub counts: Vec<(String, u64)>,
 }
 
 impl Captures {
@@ -65,22 +76,22 @@ impl Captures {
     }
 
     fn bind_index(&mut self, axis: &str, index: u64) -> bool {
-        match self.indices.binary_search_by(|(name, _)| name.as_str().cmp(axis)) {
-            Ok(at) => self.indices[at].1 == index,
-            Err(at) => {
-                self.indices.insert(at, (axis.to_owned(), index));
-                true
-            }
-        }
+        bind(&mut self.indices, axis, index)
     }
 
-    fn bind_path(&mut self, path: &str, segments: Vec<String>) -> bool {
-        match self.paths.binary_search_by(|(name, _)| name.as_str().cmp(path)) {
-            Ok(at) => self.paths[at].1 == segments,
-            Err(at) => {
-                self.paths.insert(at, (path.to_owned(), segments));
-                true
-            }
+    /// Notes the segments of a path; returns false where others are known.
+    pub(crate) fn bind_path(&mut self, path: &str, segments: Vec<String>) -> bool {
+        bind(&mut self.paths, path, segments)
+    }
+}
+
+/// Notes a value under a name, in order of the names; returns false where another one is known.
+fn bind<T: PartialEq>(known: &mut Vec<(String, T)>, name: &str, value: T) -> bool {
+    match known.binary_search_by(|(other, _)| other.as_str().cmp(name)) {
+        Ok(at) => known[at].1 == value,
+        Err(at) => {
+            known.insert(at, (name.to_owned(), value));
+            true
         }
     }
 }
@@ -112,6 +123,35 @@ impl Template {
             Piece::Axis { name, .. } => Some(name.as_str()),
             _ => None,
         })
+    }
+
+    /// Returns the axes whose sizes stand in it.
+    pub fn counts(&self) -> impl Iterator<Item = &str> {
+        self.pieces().filter_map(|piece| match piece {
+            Piece::Count { name, .. } => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Returns whether every name that this template matches is also one of another template, and not the other way
+    /// round: `{*m}.encoder.norm` beside `{*m}.norm`. Each is tried with a name that is made of what only the other's
+    /// captures take.
+    pub fn is_within(&self, other: &Template) -> bool {
+        let matched = |by: &Template, made: &Template| {
+            let mut captures = Captures::default();
+            for path in made.paths() {
+                captures.bind_path(path, vec!["\u{1}".into()]);
+            }
+            for axis in made.axes() {
+                captures.bind_index(axis, 777_777);
+            }
+            for axis in made.counts() {
+                bind(&mut captures.counts, axis, 888_888);
+            }
+            let name = made.print(&captures).ok();
+            name.is_some_and(|(file, key)| by.matches(file.as_deref().unwrap_or_default(), &key).is_some())
+        };
+        self.paths().chain(other.paths()).next().is_some() && matched(other, self) && !matched(self, other)
     }
 
     /// Returns the paths that it captures.
@@ -178,9 +218,10 @@ fn pieces(text: &Text<'_>, start: usize, end: usize) -> Result<Vec<Piece>, Diagn
         };
         let piece = capture(&rest[1..close]).map_err(|message| {
             error(position, position + close + 1, message)
-                .help("write `{l}` for an axis, `{l+4}` with an offset, `{l:03}` with zeros before, `{_l}` for nothing, _1, _2, `{*m}` for a path")
+                .help("write `{l}` for an axis, `{l+4}` with an offset, `{l:03}` with zeros before, `{_l}` for nothing, _1, _2, `{l.count}` for its size, `{*m}` for a path")
         })?;
-        if matches!((pieces.last(), &piece), (Some(Piece::Axis { .. }), Piece::Axis { .. }))
+        let number = |piece: &Piece| matches!(piece, Piece::Axis { .. } | Piece::Count { .. });
+        if pieces.last().is_some_and(number) && number(&piece)
             || matches!((pieces.last(), &piece), (Some(Piece::Path { .. }), _))
         {
             return Err(error(
@@ -232,10 +273,18 @@ fn capture(text: &str) -> Result<Piece, String> {
         }
         None => (text, 0),
     };
+    let (name, count) = match name.strip_suffix(".count") {
+        Some(name) => (name, true),
+        None => (name, false),
+    };
     if !crate::notation::is_axis_name(name) {
         return Err(format!("`{{{text}}}` names no axis"));
     }
-    Ok(Piece::Axis { name: name.to_owned(), offset: offset.into(), width, suffix: false })
+    let (name, offset) = (name.to_owned(), offset.into());
+    Ok(match count {
+        true => Piece::Count { name, offset, width },
+        false => Piece::Axis { name, offset, width, suffix: false },
+    })
 }
 
 fn set_separators(pieces: &mut [Piece]) -> Result<(), String> {
@@ -289,15 +338,14 @@ fn matches(pieces: &[Piece], text: &str, captures: Captures) -> Option<Captures>
             numbered.or_else(|| with(&captures, 0, text))
         }
         Piece::Axis { name, offset, width, .. } => {
-            let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-            let (number, behind) = text.split_at(digits);
-            // `01` is no way to write 1 without a width, and two names for one index would be one too many.
-            let canonical = number.len() == *width
-                || (number.len() > *width && !number.starts_with('0'))
-                || number == "0";
-            let index = number.parse::<u64>().ok()?.checked_sub(*offset)?;
+            let (index, behind) = number(text, *offset, *width)?;
             let mut captures = captures;
-            (canonical && captures.bind_index(name, index)).then(|| matches(rest, behind, captures)).flatten()
+            captures.bind_index(name, index).then(|| matches(rest, behind, captures)).flatten()
+        }
+        Piece::Count { name, offset, width } => {
+            let (count, behind) = number(text, *offset, *width)?;
+            let mut captures = captures;
+            bind(&mut captures.counts, name, count).then(|| matches(rest, behind, captures)).flatten()
         }
         Piece::Path { name, separator } => {
             let try_path = |path: &str, rest: &[Piece], behind: &str| {
@@ -323,6 +371,17 @@ fn matches(pieces: &[Piece], text: &str, captures: Captures) -> Option<Captures>
     }
 }
 
+/// Takes the number that a text begins with; returns it less the offset, and what stands behind it.
+fn number(text: &str, offset: u64, width: usize) -> Option<(u64, &str)> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, behind) = text.split_at(digits);
+    // `01` is no way to write 1 without a width, and two names for one index would be one too many.
+    let canonical =
+        number.len() == width || (number.len() > width && !number.starts_with('0')) || number == "0";
+    let value = number.parse::<u64>().ok()?.checked_sub(offset)?;
+    canonical.then_some((value, behind))
+}
+
 fn segments(path: &str, separator: char) -> Option<Vec<String>> {
     let segments: Vec<String> = path.split(separator).map(str::to_owned).collect();
     segments.iter().all(|segment| !segment.is_empty()).then_some(segments)
@@ -346,6 +405,11 @@ fn print(pieces: &[Piece], captures: &Captures) -> Result<String, String> {
                     continue;
                 }
                 text.push_str(&format!("{:0width$}", index + offset));
+            }
+            Piece::Count { name, offset, width } => {
+                let found = captures.counts.iter().find(|(axis, _)| axis == name);
+                let (_, count) = found.ok_or_else(|| format!("nothing gives the size `{{{name}.count}}`"))?;
+                text.push_str(&format!("{:0width$}", count.saturating_add(*offset)));
             }
             Piece::Path { name, separator } => {
                 let found = captures.paths.iter().find(|(path, _)| path == name);
@@ -439,6 +503,36 @@ mod tests {
     }
 
     #[test]
+    fn a_number_can_be_the_size_of_an_axis() {
+        let norm = template("layer_{l.count+3:02}-{t}.pt::norm.weight").expect("a template");
+        let captures = norm.matches("layer_15-0.pt", "norm.weight").expect("matches");
+        assert_eq!((captures.counts.as_slice(), captures.index("l")), (&[("l".to_owned(), 12)][..], None));
+        assert_eq!(norm.counts().collect::<Vec<_>>(), ["l"]);
+        assert_eq!(norm.axes().collect::<Vec<_>>(), ["t"]);
+        let printed = norm.print(&captures).expect("prints");
+        assert_eq!(printed, (Some("layer_15-0.pt".to_owned()), "norm.weight".to_owned()));
+        assert_eq!(norm.matches("layer_2-0.pt", "norm.weight"), None);
+        let error = norm.print(&Captures { counts: Vec::new(), ..captures }).expect_err("no size");
+        assert!(error.contains("l.count"), "{error}");
+    }
+
+    #[test]
+    fn a_template_is_within_another_that_takes_its_names() {
+        let within = |a: &str, b: &str| {
+            let (a, b) = (template(a).expect("a template"), template(b).expect("a template"));
+            (a.is_within(&b), b.is_within(&a))
+        };
+        assert_eq!(within("{*m}.encoder.norm", "{*m}.norm"), (true, false));
+        assert_eq!(within("encoder.{l}.norm", "{*m}.norm"), (true, false));
+        assert_eq!(within("{*m}.{l}.norm", "{*m}.norm"), (true, false));
+        // Neither takes all names of the other.
+        assert_eq!(within("a.{*m}.norm", "{*m}.b.norm"), (false, false));
+        assert_eq!(within("{*m}.norm", "{*n}.norm"), (false, false));
+        // Without a path there is nothing that a name could be the more special case of.
+        assert_eq!(within("a.0.b", "a.{l}.b"), (false, false));
+    }
+
+    #[test]
     fn a_file_name_carries_an_axis() {
         let shard = template("consolidated.{t:02}.pth::layers.{l}.w").expect("a template");
         let captures = shard.matches("consolidated.03.pth", "layers.7.w").expect("matches");
@@ -473,6 +567,9 @@ mod tests {
             "{l+x}",
             "{*}",
             "{1l}",
+            "{l.size}",
+            "{.count}",
+            "{l}{h.count}",
             "{*a}.{*b}.{*c}.d",
         ] {
             assert_eq!(template(text).expect_err(text).code, "mapping/template", "{text}");

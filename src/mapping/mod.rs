@@ -82,6 +82,8 @@ pub struct Param {
     /// Whether zeros stand for it where one side has no tensor for it. Where it is not optional as well, a tensor that
     /// the target's rules demand is made of zeros alone; an optional one is filled in only beside parts that are there.
     pub absent_zeros: bool,
+    /// Its axes whose indices in names need not be 0, 1, 2, …: layers of which only some have it.
+    pub sparse: Vec<String>,
     /// Where it is declared.
     pub span: Span,
 }
@@ -107,10 +109,14 @@ pub struct Layout {
     pub defaults: IndexMap<String, Default>,
     /// Stored tensors that are no parameters (buffers), dropped and reported.
     pub ignore: Vec<Template>,
+    /// What captured paths are where the other side does not capture them, as segments.
+    pub paths: BTreeMap<String, Vec<String>>,
     /// What must hold of the config.
     pub when: Vec<Condition>,
     /// Metadata that the layout's readers demand.
     pub metadata: BTreeMap<String, String>,
+    /// What the `model_type` of a config calls its models: of several layouts that fit, detection takes the one that names it.
+    pub models: Vec<String>,
     /// How the framework computes attention from the tensors, by the kind of attention; one alone has no name.
     pub forwards: IndexMap<String, forward::Forward>,
     /// Where it is declared.
@@ -154,6 +160,13 @@ pub struct Default {
     pub value: Formula,
     /// Where it stands.
     pub span: Span,
+}
+
+/// Returns whether two conditions cannot hold of one config: they allow other values of one entry.
+pub(crate) fn exclude_each_other(first: &[Condition], second: &[Condition]) -> bool {
+    let differ =
+        |a: &Condition, b: &Condition| a.key == b.key && !a.allowed.iter().any(|value| b.holds(Some(value)));
+    first.iter().any(|a| second.iter().any(|b| differ(a, b)))
 }
 
 /// A condition on one config entry.

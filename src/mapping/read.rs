@@ -197,10 +197,10 @@ fn axis(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Option
 }
 
 fn param(span: &Span, value: &Json, errors: &mut Collector) -> Option<Param> {
-    let (axes, optional, absent_zeros) = match &value.value {
-        Kind::String(..) => (value, false, false),
+    let (axes, optional, absent_zeros, sparse) = match &value.value {
+        Kind::String(..) => (value, false, false, Vec::new()),
         _ => {
-            let fields = value.fields(&["axes", "optional", "absent", "about"], errors);
+            let fields = value.fields(&["axes", "optional", "absent", "sparse", "about"], errors);
             let absent = fields.get("absent");
             if let Some(absent) = absent
                 && absent.string(errors).is_some_and(|text| text != "zeros")
@@ -218,14 +218,23 @@ fn param(span: &Span, value: &Json, errors: &mut Collector) -> Option<Param> {
                 errors.push(Diagnostic::error("mapping/param", "the field `axes` is missing").rule(span));
                 return None;
             };
-            (axes, fields.flag("optional", errors), absent.is_some())
+            let sparse = fields.text("sparse", errors).split_whitespace().map(str::to_owned).collect();
+            (axes, fields.flag("optional", errors), absent.is_some(), sparse)
         }
     };
-    let axes = axes.string(errors)?.split_whitespace().map(str::to_owned).collect();
-    Some(Param { axes, optional, absent_zeros, span: span.clone() })
+    let axes: Vec<String> = axes.string(errors)?.split_whitespace().map(str::to_owned).collect();
+    if let Some(other) = sparse.iter().find(|axis| !axes.contains(axis)) {
+        errors.push(
+            Diagnostic::error("mapping/sparse", format!("the parameter has no axis `{other}` to be sparse"))
+                .rule(span)
+                .expected(format!("one of {}", axes.join(", "))),
+        );
+    }
+    Some(Param { axes, optional, absent_zeros, sparse, span: span.clone() })
 }
 
 const LAYOUT: &[&str] = &[
+    "models",
     "like",
     "about",
     "source",
@@ -237,6 +246,7 @@ const LAYOUT: &[&str] = &[
     "ignore",
     "when",
     "metadata",
+    "paths",
     "forward",
 ];
 
@@ -252,10 +262,21 @@ fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layo
         config_file: fields.get("config_file").and_then(|name| config_file(name, errors)),
         defaults: IndexMap::new(),
         ignore: Vec::new(),
+        paths: fields
+            .entries("paths", errors)
+            .filter_map(|(name, _, _, value)| Some((name.to_owned(), path(value.string(errors)?))))
+            .collect(),
         when: conditions(fields, errors),
         metadata: fields
             .entries("metadata", errors)
             .filter_map(|(name, _, _, value)| Some((name.to_owned(), value.string(errors)?.to_owned())))
+            .collect(),
+        models: fields
+            .get("models")
+            .map(|models| models.strings(errors))
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|model| model.string(errors).map(str::to_owned))
             .collect(),
         forwards: fields.get("forward").map(|value| forwards(value, errors)).unwrap_or_default(),
         span: span.clone(),
@@ -275,7 +296,14 @@ fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layo
         layout.axes.extend(axis.map(|axis| (name.to_owned(), axis)));
     }
     for (name, span, verbatim, value) in fields.entries("tensors", errors) {
-        layout.rules.extend(rule(Text { text: name, span, verbatim }, value, errors));
+        let name = Text { text: name, span, verbatim };
+        match &value.value {
+            // Alternatives, told apart by their conditions.
+            Kind::Array(items) => {
+                layout.rules.extend(items.iter().filter_map(|item| rule(name, item, errors)));
+            }
+            _ => layout.rules.extend(rule(name, value, errors)),
+        }
     }
     for (name, span, _, value) in fields.entries("config", errors) {
         if let Some(entry) = config_entry(span, value, errors) {
@@ -291,6 +319,11 @@ fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layo
         layout.ignore.extend(item.text(errors).and_then(|text| collect(Template::parse(text), errors)));
     }
     layout
+}
+
+/// Returns the segments of a path that is written with dots.
+fn path(text: &str) -> Vec<String> {
+    text.split('.').filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
 }
 
 /// Reads the name of a config file; it stands beside the weights and nowhere else.

@@ -31,6 +31,22 @@ pub(crate) struct Sizes<'a> {
     pub(crate) of: &'a dyn Fn(&str) -> Option<&'a AxisSizes>,
 }
 
+/// An element of a parameter, as the axes of the other side see it.
+pub(crate) struct Element<'v> {
+    /// The value of an axis that a tensor mentions.
+    pub(crate) value: &'v dyn Fn(&str) -> Option<u64>,
+    /// Whether an axis without a value is a part of the parameter's axes in which the element does not lie.
+    pub(crate) elsewhere: &'v dyn Fn(&str) -> bool,
+}
+
+impl Element<'_> {
+    /// Returns the index along an axis; an axis that the parameter lacks counts as 0. `None` where the element lies in
+    /// another part than this axis.
+    pub(crate) fn index(&self, axis: &str) -> Option<u64> {
+        (self.value)(axis).or_else(|| (!(self.elsewhere)(axis)).then_some(0))
+    }
+}
+
 impl<'a> Sizes<'a> {
     fn under(&self, label: Option<&Label>, current: &'a AxisSizes) -> Option<&'a AxisSizes> {
         match label {
@@ -101,24 +117,23 @@ impl<'a> Sizes<'a> {
         Some(())
     }
 
-    /// Finds the index in a dimension at which a parameter has those values; an axis without a value is one that the
-    /// parameter lacks, and counts as 0.
+    /// Finds the index in a dimension at which a parameter has an element; `None` where the dimension does not hold it.
     pub(crate) fn encode(
         &self,
         dim: &Dim,
         param: &str,
         current: &'a AxisSizes,
-        value: &dyn Fn(&str) -> Option<u64>,
+        element: &Element<'_>,
     ) -> Option<u64> {
         match &dim.kind {
-            DimKind::Axis(name) => Some(value(name).unwrap_or(0)),
+            DimKind::Axis(name) => element.index(name),
             DimKind::Size(1) => Some(0),
-            DimKind::Size(size) => Some(value(&size.to_string()).unwrap_or(0)),
+            DimKind::Size(size) => element.index(&size.to_string()),
             DimKind::Sum(terms) => {
                 let mut start = 0;
                 for term in terms {
-                    if is_the_term(term, terms, param, value) {
-                        return Some(start + self.encode_term(term, param, current, value)?);
+                    if is_the_term(term, terms, param, element.value) {
+                        return Some(start + self.encode_term(term, param, current, element)?);
                     }
                     start += self.term_length(term, current)?;
                 }
@@ -132,12 +147,12 @@ impl<'a> Sizes<'a> {
         term: &Term,
         param: &str,
         current: &'a AxisSizes,
-        value: &dyn Fn(&str) -> Option<u64>,
+        element: &Element<'_>,
     ) -> Option<u64> {
         let sizes = self.under(term.label.as_ref(), current)?;
         let mut index = 0;
         for dim in &term.dims {
-            index = index * self.length(dim, sizes)? + self.encode(dim, param, sizes, value)?;
+            index = index * self.length(dim, sizes)? + self.encode(dim, param, sizes, element)?;
         }
         Some(index)
     }
@@ -386,7 +401,8 @@ impl Reader<'_> {
         self.reaches(first, second) || self.reaches(second, first)
     }
 
-    fn reaches(&self, outer: &str, inner: &str) -> bool {
+    /// Returns whether an axis is, or is composed of, the other.
+    pub(crate) fn reaches(&self, outer: &str, inner: &str) -> bool {
         outer == inner
             || [self.stored(outer), self.canonical(outer)]
                 .into_iter()

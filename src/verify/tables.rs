@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::naive::{Found, Reader, Sizes, Values};
+use super::naive::{Element, Found, Reader, Sizes, Values};
 use crate::bind::{AxisSizes, Reading};
 use crate::mapping::Rule;
 use crate::notation::{Dim, DimKind, Label};
@@ -29,7 +29,40 @@ pub(super) struct ParamTable {
     /// Where the tensor's first such element lies in the other tensor: its indices, and those of its name.
     pub(super) origin: Place,
     /// Per stored axis.
-    pub(super) dims: Vec<Arc<Vec<Class>>>,
+    pub(super) dims: Vec<Arc<DimTable>>,
+}
+
+impl ParamTable {
+    /// Returns how many elements of the parameter the tensor holds.
+    pub(super) fn elements(&self) -> u64 {
+        self.dims.iter().map(|dim| dim.held).product()
+    }
+
+    /// Returns whether the other rule's tensors hold all of them.
+    pub(super) fn is_whole(&self) -> bool {
+        let found = |dim: &DimTable| dim.classes.iter().map(|class| class.entries.len() as u64).sum::<u64>();
+        self.dims.iter().all(|dim| found(dim) == dim.held)
+    }
+
+    /// Returns the indices of each stored axis whose elements the other rule's tensors hold, in order.
+    pub(super) fn indices(&self) -> Vec<Vec<u64>> {
+        let of = |dim: &Arc<DimTable>| {
+            let entries = dim.classes.iter().flat_map(|class| &class.entries);
+            let mut indices: Vec<u64> = entries.map(|(index, _)| *index).collect();
+            indices.sort_unstable();
+            indices
+        };
+        self.dims.iter().map(of).collect()
+    }
+}
+
+/// The indices of one stored axis that hold a parameter's elements.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DimTable {
+    /// Those whose elements lie in tensors of the other rule.
+    pub(super) classes: Vec<Class>,
+    /// How many there are, also those whose elements lie elsewhere.
+    pub(super) held: u64,
 }
 
 /// A place on the other side: indices per stored axis, and per axis of the name's template.
@@ -43,7 +76,7 @@ pub(super) struct Place {
 pub(super) struct Tables<'a> {
     pub(super) near: Reader<'a>,
     pub(super) far: Reader<'a>,
-    cache: FxHashMap<CacheKey, Arc<Vec<Class>>>,
+    cache: FxHashMap<CacheKey, Arc<DimTable>>,
 }
 
 /// Rule, far rule, parameter, dimension, sizes (by address of the shared map) and, where it matters, the name's indices.
@@ -54,7 +87,8 @@ impl<'a> Tables<'a> {
         Tables { near, far, cache: FxHashMap::default() }
     }
 
-    /// Makes the table of one parameter in one tensor, against one rule of the other side.
+    /// Makes the table of one parameter in one tensor, against one rule of the other side; `None` where tensors of
+    /// that rule hold none of the elements.
     pub(super) fn param(
         &mut self,
         reading: &Reading,
@@ -66,7 +100,11 @@ impl<'a> Tables<'a> {
         let far = &self.far.layout.rules[far_rule];
         let own = id.sizes(param)?;
         let base: Values = reading.captures.indices.iter().cloned().collect();
-        let origin = self.place(param, &base, own, far, id)?;
+        let named = |axis: &str| {
+            base.keys().any(|name| self.near.related(axis, name))
+                && !rule.expr.dims.iter().any(|dim| self.touches(axis, dim))
+        };
+        let origin = self.place(param, &base, own, far, id, &named)?;
         let mut dims = Vec::with_capacity(rule.expr.dims.len());
         for (at, dim) in rule.expr.dims.iter().enumerate() {
             let shared = self.shares_axis(param, dim, &base);
@@ -95,14 +133,14 @@ impl<'a> Tables<'a> {
         base: &Values,
         far: &Rule,
         id: &Ids<'_>,
-    ) -> Option<Vec<Class>> {
+    ) -> Option<DimTable> {
         let own = id.sizes(param)?;
-        let origin = self.place(param, base, own, far, id)?;
+        let origin = self.place(param, base, own, far, id, &|_| false)?;
         let of = |name: &str| id.sizes(name);
         let sizes = Sizes { outer: id.outer(), of: &of };
         let current = outer_sizes(rule.expr.label.as_ref(), id);
         let length = sizes.length(dim, current)?;
-        let mut classes: Vec<Class> = Vec::new();
+        let mut table = DimTable::default();
         for index in 0..length {
             let mut found = Found::default();
             sizes.decode(dim, index, current, &mut found)?;
@@ -113,32 +151,40 @@ impl<'a> Tables<'a> {
             }
             let mut values = base.clone();
             values.extend(found.values);
-            let place = self.place(param, &values, own, far, id)?;
+            table.held += 1;
+            let Some(place) = self.place(param, &values, own, far, id, &|axis| self.touches(axis, dim))
+            else {
+                continue;
+            };
             let added = |here: &[u64], there: &[u64]| -> Vec<i64> {
                 here.iter().zip(there).map(|(here, there)| here.wrapping_sub(*there).cast_signed()).collect()
             };
             let key = added(&place.key, &origin.key);
             let entry = (index, added(&place.indices, &origin.indices));
-            match classes.iter_mut().rev().find(|class| class.key == key) {
+            match table.classes.iter_mut().rev().find(|class| class.key == key) {
                 Some(class) => class.entries.push(entry),
-                None => classes.push(Class { key, entries: vec![entry] }),
+                None => table.classes.push(Class { key, entries: vec![entry] }),
             }
         }
-        Some(classes)
+        Some(table)
     }
 
-    /// Finds where the element of a parameter lies on the other side, from the values that its place here gives.
-    pub(super) fn place(
+    /// Finds where the element of a parameter lies on the other side, from the values that its place here gives; `None`
+    /// where the other rule's tensors hold another part of one of those of its axes that `told` says are known here.
+    fn place(
         &self,
         param: &str,
         values: &Values,
         sizes: &AxisSizes,
         far: &Rule,
         id: &Ids<'_>,
+        told: &dyn Fn(&str) -> bool,
     ) -> Option<Place> {
         let declared = self.near.declared(param, values, sizes)?;
         let value = |axis: &str| self.far.mentioned(axis, &declared, sizes);
-        let key = far.template.axes().map(|axis| value(axis).unwrap_or(0)).collect();
+        let elsewhere = |axis: &str| declared.keys().any(|own| self.far.reaches(own, axis) && told(own));
+        let element = Element { value: &value, elsewhere: &elsewhere };
+        let key = far.template.axes().map(|axis| element.index(axis)).collect::<Option<_>>()?;
         let of = |name: &str| id.far.iter().find(|(other, _)| other == name).map(|(_, sizes)| &**sizes);
         let outer = id.far.first().map(|(_, sizes)| &**sizes)?;
         let reading = Sizes { outer, of: &of };
@@ -146,20 +192,24 @@ impl<'a> Tables<'a> {
             Some(name) => of(name)?,
             None => outer,
         };
-        let indices = far.expr.dims.iter().map(|dim| reading.encode(dim, param, current, &value));
+        let indices = far.expr.dims.iter().map(|dim| reading.encode(dim, param, current, &element));
         Some(Place { indices: indices.collect::<Option<_>>()?, key })
     }
 
     /// Returns whether a dimension and the tensor's name both hold parts of one axis of the parameter.
     fn shares_axis(&self, param: &str, dim: &Dim, base: &Values) -> bool {
-        let mut names = Vec::new();
-        names_of(dim, &mut names);
         let declared =
             self.near.mapping.params.get(param).map(|param| param.axes.as_slice()).unwrap_or_default();
-        declared.iter().any(|axis| {
-            let touches = |name: &String| self.near.related(axis, name);
-            names.iter().any(touches) && base.keys().any(touches)
-        })
+        declared
+            .iter()
+            .any(|axis| self.touches(axis, dim) && base.keys().any(|name| self.near.related(axis, name)))
+    }
+
+    /// Returns whether a dimension holds an axis, or parts of it.
+    fn touches(&self, axis: &str, dim: &Dim) -> bool {
+        let mut names = Vec::new();
+        names_of(dim, &mut names);
+        names.iter().any(|name| self.near.related(axis, name))
     }
 }
 

@@ -18,6 +18,7 @@ mod inspect;
 mod kit;
 mod layout_pairs;
 mod library;
+mod notation;
 mod pairs;
 mod property;
 mod sets;

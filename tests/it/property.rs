@@ -659,7 +659,7 @@ fn named() -> impl Strategy<Value = (String, Captures)> {
         |(segments, pieces, separator, index, path_first)| {
             let path = format!("{{*m}}{separator}");
             let mut text = if path_first { path.clone() } else { String::new() };
-            let mut captures = Captures { paths: vec![("m".into(), segments)], indices: Vec::new() };
+            let mut captures = Captures { paths: vec![("m".into(), segments)], ..Captures::default() };
             for (at, (word, axis)) in pieces.into_iter().enumerate() {
                 if at > 0 {
                     text.push(separator);

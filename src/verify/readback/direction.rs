@@ -147,28 +147,54 @@ impl<'a> Direction<'a> {
             .iter()
             .enumerate()
             .filter(|(_, rule)| rule.expr.params().contains(&param));
+        // The parts that rules hold of it, and how many elements there are.
+        let (mut parts, mut held): (Vec<Vec<Vec<u64>>>, _) = (Vec::new(), None);
+        let before = outcome.elements;
         for (far_rule, rule) in found {
             let Some(sample) = self.sample(tensor, far_rule) else { continue };
             let ids = Ids { all: &tensor.sizes, far: &self.far.tensors[sample].sizes };
             let Some(table) = tables.param(tensor.reading, param, far_rule, &ids) else {
-                outcome.differences.push(self.unread(at, param));
-                return Ok(());
+                held = held.or(Some(u64::MAX));
+                continue;
             };
+            held = Some(table.elements());
+            let whole = table.is_whole();
+            if !whole {
+                let part = table.indices();
+                let overlaps = |other: &Vec<Vec<u64>>| {
+                    let meet =
+                        |(a, b): (&Vec<u64>, &Vec<u64>)| a.iter().any(|at| b.binary_search(at).is_ok());
+                    other.iter().zip(&part).all(meet)
+                };
+                // A copy of a part is looked at from the other side.
+                if parts.iter().any(overlaps) {
+                    continue;
+                }
+                parts.push(part);
+            }
             let axes: Vec<String> = rule.template.axes().map(str::to_owned).collect();
             let mut picks = vec![0; table.dims.len()];
             while let Some(classes) = pick(&table, &picks) {
                 let far = self.far_tensor(tensor, &table, &classes, far_rule, &axes);
                 match far {
                     Some(far) => self.boxed(at, param, far, &table, &classes, scratch, visited, outcome)?,
-                    None => outcome.differences.push(self.unread(at, param)),
+                    None => {
+                        outcome.differences.push(self.unread(at, param));
+                        return Ok(());
+                    }
                 }
                 if !advance(&table, &mut picks) {
                     break;
                 }
             }
-            return Ok(());
+            if whole {
+                return Ok(());
+            }
         }
-        // The other side has no tensor for the parameter: it must be zeros, which the caller looks at.
+        // Where the other side has no tensor for the parameter, it must be zeros, which the caller looks at.
+        if held.is_some_and(|held| outcome.elements - before < held) {
+            outcome.differences.push(self.unread(at, param));
+        }
         Ok(())
     }
 
@@ -192,7 +218,8 @@ impl<'a> Direction<'a> {
             axes.iter().map(|axis| ((*axis).to_owned(), captures.index(axis).unwrap_or(0))).collect();
         indices.sort();
         let find = |indices: &[(String, u64)]| {
-            let captures = Captures { paths: captures.paths.clone(), indices: indices.to_vec() };
+            let captures =
+                Captures { paths: captures.paths.clone(), indices: indices.to_vec(), counts: Vec::new() };
             self.far.by_name.get(&(far_rule, captures)).copied()
         };
         find(&indices).or_else(|| {
@@ -219,7 +246,8 @@ impl<'a> Direction<'a> {
             })
             .collect();
         indices.sort();
-        let captures = Captures { paths: tensor.reading.captures.paths.clone(), indices };
+        let paths = tensor.reading.captures.paths.clone();
+        let captures = Captures { paths, indices, counts: Vec::new() };
         self.far.by_name.get(&(far_rule, captures)).copied()
     }
 
@@ -418,11 +446,11 @@ impl Bytes for Zeros {
 }
 
 fn pick<'t>(table: &'t ParamTable, picks: &[usize]) -> Option<Vec<&'t Class>> {
-    table.dims.iter().zip(picks).map(|(classes, pick)| classes.get(*pick)).collect()
+    table.dims.iter().zip(picks).map(|(dim, pick)| dim.classes.get(*pick)).collect()
 }
 
 fn advance(table: &ParamTable, picks: &mut [usize]) -> bool {
-    let Some(at) = (0..picks.len()).rev().find(|at| picks[*at] + 1 < table.dims[*at].len()) else {
+    let Some(at) = (0..picks.len()).rev().find(|at| picks[*at] + 1 < table.dims[*at].classes.len()) else {
         return false;
     };
     picks[at] += 1;
