@@ -113,6 +113,21 @@ fn the_layout_of_the_source_is_found() {
     assert!(run.stderr.contains("--from auto: bert/hf-flax"), "{}", run.stderr);
 }
 
+/// Gemma and Llama have the same names; the config says which it is.
+#[test]
+fn the_config_names_the_model() {
+    let folder = Folder::new();
+    let found = json(&folder, &["inspect", "--json", &oracle("19_hf_llama_to_gguf/src")]);
+    assert_eq!(found["layout"], "llama/hf");
+    let found = json(&folder, &["inspect", "--json", &oracle("34_hf_gemma_gqa_to_flax_gemma/src")]);
+    assert_eq!(found["layout"], "gemma/hf");
+    // Without a config nothing tells them apart.
+    std::fs::copy(oracle("19_hf_llama_to_gguf/src/model.safetensors"), folder.join("bare.safetensors"))
+        .expect("a copy");
+    let found = json(&folder, &["inspect", "--json", "--axis", "h=6", "--axis", "g=2", "bare.safetensors"]);
+    assert_eq!(found["layout"], Value::Null);
+}
+
 #[test]
 fn several_layouts_that_fit_are_a_question() {
     let folder = Folder::new();
