@@ -13,7 +13,7 @@ use crate::diag::{Diagnostic, Errors};
 use crate::dtype::Dtype;
 use crate::format::Reader;
 use crate::mapping::Layout;
-use crate::mapping::forward::Forward;
+use crate::mapping::forward::{Forward, stored_name};
 use crate::mapping::key::Captures;
 use crate::mapping::select::Selection;
 use crate::parallel::in_parallel;
@@ -29,6 +29,8 @@ const EXACT: f64 = 1e-9;
 pub struct Attention {
     /// Modules computed from both files.
     pub modules: u64,
+    /// The same of each kind of attention, by its name.
+    pub kinds: IndexMap<String, u64>,
     /// The largest differences over these.
     pub files: Differences,
     /// Module shapes computed with random weights.
@@ -94,11 +96,11 @@ impl Computation<'_> {
                 .abstained
                 .push((format!("the layout `{}` does not say how it computes", source_layout.name), 0));
         }
-        let pairs: Vec<(&Forward, &Forward)> = source_layout
+        let (kinds, pairs): (Vec<&String>, Vec<(&Forward, &Forward)>) = source_layout
             .forwards
             .iter()
-            .filter_map(|(kind, a)| Some((a, target_layout.forwards.get(kind)?)))
-            .collect();
+            .filter_map(|(kind, a)| Some((kind, (a, target_layout.forwards.get(kind)?))))
+            .unzip();
         if pairs.is_empty() {
             return Ok(found);
         }
@@ -126,6 +128,7 @@ impl Computation<'_> {
             match files {
                 Ok(differences) => {
                     found.modules += 1;
+                    *found.kinds.entry(kinds[module.kind].clone()).or_default() += 1;
                     found.files.widen(&differences);
                     self.judge(module, "the two files", tolerance, &differences, &mut found);
                 }
@@ -273,8 +276,8 @@ impl Computation<'_> {
 
     pub(super) fn source_names(&self, layout: &Layout) -> FxHashMap<String, usize> {
         let name = |tensor: &crate::bind::SourceTensor| {
-            let (_, name) =
-                layout.rules[tensor.reading.rule].template.print(&tensor.reading.captures).ok()?;
+            let template = &layout.rules[tensor.reading.rule].template;
+            let name = stored_name(template, &tensor.reading.captures).ok()?;
             Some((name, tensor.tensor))
         };
         self.bound.sources.iter().filter_map(name).collect()
@@ -282,8 +285,8 @@ impl Computation<'_> {
 
     fn target_names(&self, layout: &Layout, catalog: &Catalog) -> FxHashMap<String, usize> {
         let name = |tensor: &crate::bind::TargetTensor| {
-            let (_, name) =
-                layout.rules[tensor.reading.rule].template.print(&tensor.reading.captures).ok()?;
+            let template = &layout.rules[tensor.reading.rule].template;
+            let name = stored_name(template, &tensor.reading.captures).ok()?;
             Some((name, catalog.find(&tensor.key)?))
         };
         self.bound.targets.iter().filter_map(name).collect()

@@ -11,7 +11,7 @@ use crate::catalog::{Catalog, TensorMeta};
 use crate::diag::Errors;
 use crate::dtype::Dtype;
 use crate::exec::{Limits, Placement, ReadAt, WriteAt, execute};
-use crate::mapping::forward::Forward;
+use crate::mapping::forward::{Forward, stored_name};
 use crate::plan::{Check, Plan, Step, TensorPlan, unit};
 use crate::progress::Progress;
 use crate::verify::forward::{Differences, ForwardError, ForwardSide, Random, Weights, compare_module};
@@ -129,8 +129,8 @@ impl Computation<'_> {
         let layout = self.selection.target();
         let named = self.bound.targets.iter().filter_map(|tensor| {
             let (target, place) = by_key.get(tensor.key.as_str())?;
-            let (_, name) =
-                layout.rules[tensor.reading.rule].template.print(&tensor.reading.captures).ok()?;
+            let template = &layout.rules[tensor.reading.rule].template;
+            let name = stored_name(template, &tensor.reading.captures).ok()?;
             let meta = TensorMeta {
                 key: target.key.clone(),
                 dtype: target.dtype,

@@ -3,7 +3,7 @@
 //! contradict the other.
 
 use super::arith::Formula;
-use super::key::Template;
+use super::key::{Captures, Template};
 use crate::span::Span;
 
 /// A framework's attention.
@@ -11,15 +11,15 @@ use crate::span::Span;
 pub struct Forward {
     /// Where the framework's code says so.
     pub citation: String,
-    /// How q, k and v come about.
-    pub projections: Projections,
-    /// A bias that is stored fused although the weights are not.
-    pub bias: Option<FusedBias>,
+    /// The products that q, k and v come from: one, two or three.
+    pub products: Vec<Product>,
+    /// Biases that are fused where the weights are not, or separate where they are fused.
+    pub biases: Vec<PartsBias>,
     /// The output projection.
     pub out: Option<Projection>,
-    /// Root-mean-square norm of each query head, before the rotation.
+    /// The norm of the queries, before the rotation.
     pub q_norm: Option<Norm>,
-    /// The same of each key head.
+    /// The norm of the keys.
     pub k_norm: Option<Norm>,
     /// The rotation; `None` where the module rotates nothing itself.
     pub rotary: Option<Rotary>,
@@ -41,34 +41,35 @@ pub struct Forward {
     pub span: Span,
 }
 
-/// How q, k and v come about.
+/// One product, and what it is cut in.
 #[derive(Clone, Debug)]
-pub enum Projections {
-    /// One product, cut afterwards.
-    Fused {
-        /// The product.
-        projection: Projection,
-        /// How its result is cut.
-        cut: Cut,
-        /// The order of the parts.
-        order: [Part; 3],
-    },
-    /// Three products.
-    Separate {
-        /// Of q, k and v.
-        projections: Box<[Projection; 3]>,
-    },
+pub struct Product {
+    /// The product.
+    pub projection: Projection,
+    /// How its result is cut.
+    pub cut: Cut,
+    /// Its parts in their order.
+    pub order: Vec<Slot>,
 }
 
-/// A bias of all three projections in one tensor.
+/// A bias that is added to the parts, not to a product.
 #[derive(Clone, Debug)]
-pub struct FusedBias {
+pub struct PartsBias {
     /// The tensor.
     pub tensor: Template,
     /// How it is cut.
     pub cut: Cut,
-    /// The order of the parts.
-    pub order: [Part; 3],
+    /// Its parts in their order.
+    pub order: Vec<Slot>,
+}
+
+/// A place in a fused result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// What stands there.
+    pub part: Part,
+    /// Whether it is another attention's: differential attention has two q and two k in one product.
+    pub other: bool,
 }
 
 /// One of the three.
@@ -83,7 +84,7 @@ pub enum Part {
 }
 
 /// How a fused result is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Cut {
     /// All of one part, then all of the next.
     Blocks,
@@ -91,6 +92,8 @@ pub enum Cut {
     PerHead,
     /// Viewed as key/value heads; each cut in its query heads, its key and its value.
     PerGroup,
+    /// Viewed as so many equal blocks; each cut in its share of every part.
+    Per(Formula),
 }
 
 /// A product with a stored weight.
@@ -102,8 +105,13 @@ pub struct Projection {
     pub bias: Option<Template>,
     /// How they are applied.
     pub apply: Apply,
-    /// The axis along which there is one weight per head.
+    /// The axis along which there is one weight per head, or per shard of heads.
     pub each: Option<String>,
+    /// Whether the tensor has more behind: columns of a product that are not attention's, or rows of the output
+    /// projection that read something else beside the heads.
+    pub rest: bool,
+    /// Whether the output projection reads the mean over the heads, not all side by side.
+    pub mean: bool,
 }
 
 /// How a weight is applied.
@@ -113,6 +121,8 @@ pub enum Apply {
     Linear,
     /// `x W + b`, the weight [in, out].
     Dense,
+    /// A convolution of width 1, the weight [out, in, 1] or with more such axes.
+    Convolution,
     /// `einsum("te,hed->thd", x, W) + b`: how many axes of the weight stand before those that are summed, how many are
     /// summed.
     Einsum {
@@ -124,11 +134,12 @@ pub enum Apply {
 }
 
 impl Apply {
-    /// Parses `linear`, `dense` or `einsum te,ehd->thd`.
+    /// Parses `linear`, `dense`, `convolution` or `einsum te,ehd->thd`.
     pub fn parse(text: &str) -> Option<Apply> {
         match text {
             "linear" => return Some(Apply::Linear),
             "dense" => return Some(Apply::Dense),
+            "convolution" => return Some(Apply::Convolution),
             _ => {}
         }
         let (operands, result) = text.strip_prefix("einsum ")?.split_once("->")?;
@@ -144,13 +155,30 @@ impl Apply {
     }
 }
 
-/// A root-mean-square norm over a head.
+/// A norm of queries or keys.
 #[derive(Clone, Debug)]
 pub struct Norm {
-    /// The factors, one per element of a head.
-    pub weight: Template,
+    /// What is divided by.
+    pub kind: NormKind,
+    /// The factors: one per element of a head, or of all heads.
+    pub weight: Option<Template>,
+    /// What is added, likewise.
+    pub bias: Option<Template>,
     /// Added to the mean square.
     pub epsilon: f64,
+    /// Whether all heads of a token are one vector.
+    pub together: bool,
+}
+
+/// What a norm divides by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// The root of the mean square.
+    RootMeanSquare,
+    /// The standard deviation, the mean subtracted.
+    Layer,
+    /// The length.
+    Length,
 }
 
 /// A rotation of pairs by position.
@@ -179,8 +207,9 @@ impl Forward {
             all.push(&projection.weight);
             all.extend(&projection.bias);
         }
-        all.extend(self.bias.iter().map(|bias| &bias.tensor));
-        all.extend([&self.q_norm, &self.k_norm].into_iter().flatten().map(|norm| &norm.weight));
+        all.extend(self.biases.iter().map(|bias| &bias.tensor));
+        let norms = [&self.q_norm, &self.k_norm].into_iter().flatten();
+        all.extend(norms.flat_map(|norm| norm.weight.iter().chain(&norm.bias)));
         all
     }
 
@@ -207,12 +236,19 @@ impl Forward {
     }
 
     fn all_projections(&self) -> Vec<&Projection> {
-        let projections = match &self.projections {
-            Projections::Fused { projection, .. } => std::slice::from_ref(projection),
-            Projections::Separate { projections } => projections.as_slice(),
-        };
-        projections.iter().chain(&self.out).collect()
+        self.products.iter().map(|product| &product.projection).chain(&self.out).collect()
     }
+}
+
+/// Writes the name of a stored tensor, `FILE::KEY` where the template names the file: shards hold the same keys.
+///
+/// # Errors
+/// Returns what cannot be written.
+pub fn stored_name(template: &Template, captures: &Captures) -> Result<String, String> {
+    Ok(match template.print(captures)? {
+        (Some(file), key) => format!("{file}::{key}"),
+        (None, key) => key,
+    })
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use qkvconv::bind::{BindOptions, Config};
 use qkvconv::catalog::TensorMeta;
@@ -12,7 +14,10 @@ use qkvconv::dtype::Dtype;
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::{Destination, PublishOptions};
 use qkvconv::format::OpenOptions;
+use qkvconv::mapping::Layout;
+use qkvconv::mapping::key::Template;
 use qkvconv::mapping::select::select;
+use qkvconv::span::Source;
 use serde::Deserialize;
 
 use crate::kit::{Nobody, Tensor, Tensors, width, write};
@@ -97,15 +102,19 @@ fn config_in(folder: &Path) -> Option<Config> {
     Some(Config { name: (*name).to_owned(), value: serde_json::from_str(&text).expect("JSON") })
 }
 
-/// What a conversion computed: how many attention modules.
+/// The attention modules that a conversion must compute and did not.
+type Uncomputed = Vec<String>;
+
+/// Converts, verifies and returns what was not computed although both layouts say how.
 fn convert(
     model: &Model,
     (from, to): (&str, &str),
     source: &Path,
     target: &Path,
-) -> Result<(u64, String), Errors> {
+    mapping: &[Arc<Source>],
+) -> Result<Uncomputed, Errors> {
     let name = |layout: &str| format!("{}/{layout}", model.mapping);
-    let selection = select(&name(from), &name(to), &[])?;
+    let selection = select(&name(from), &name(to), mapping)?;
     let axes = model.axes.iter().map(|(axis, size)| (axis.clone(), *size)).collect();
     let bind = BindOptions { axes, config: config_in(source), ..BindOptions::default() };
     let options = ConvertOptions { bind, companions: true, ..ConvertOptions::default() };
@@ -116,7 +125,29 @@ fn convert(
     let done = conversion.run(&destination, publish, Verify::Full, &limits, &Nobody)?;
     done.verdict()?;
     let attention = done.checked.and_then(|checked| checked.attention).unwrap_or_default();
-    Ok((attention.modules, format!("{:?}", attention.abstained)))
+    let (a, b) = (&selection.source().forwards, &selection.target().forwards);
+    let shared = a.iter().filter(|(kind, _)| b.contains_key(*kind));
+    // A model may lack a kind altogether.
+    let keys = keys_in(selection.source(), source);
+    let present = shared.filter(|(_, forward)| {
+        let named =
+            |template: &Template| keys.iter().any(|(file, key)| template.matches(file, key).is_some());
+        forward.templates().into_iter().any(named)
+    });
+    let without = present.filter(|(kind, _)| !attention.kinds.contains_key(*kind));
+    Ok(without
+        .map(|(kind, _)| format!("no attention `{kind}` was computed: {:?}", attention.abstained))
+        .collect())
+}
+
+/// Returns the names of a checkpoint's tensors, file and key.
+fn keys_in(layout: &Layout, path: &Path) -> Vec<(String, String)> {
+    let reader = open_as(layout, path, &OpenOptions::default()).expect("opens");
+    let split = |tensor: &TensorMeta| match tensor.key.split_once("::") {
+        Some((file, key)) => (file.to_owned(), key.to_owned()),
+        None => (String::new(), tensor.key.clone()),
+    };
+    reader.catalog().tensors.iter().map(split).collect()
 }
 
 /// Returns everything that a checkpoint holds.
@@ -134,30 +165,27 @@ fn contents(model: &Model, layout: &str, path: &Path) -> Vec<(String, Dtype, Vec
     all
 }
 
+/// Writes a model's own checkpoint.
+fn write_base(model: &Model, folder: &Path) {
+    std::fs::create_dir(folder).expect("a folder");
+    write(&folder.join("model.safetensors"), &filled(model), &[]);
+    if let Some(config) = &model.config {
+        std::fs::write(folder.join("config.json"), config.to_string()).expect("writable");
+    }
+}
+
 /// Converts a model everywhere and returns what went wrong.
 fn everywhere(model: &Model) -> Vec<String> {
     let work = tempfile::tempdir().expect("a folder");
     let at = |name: &str| work.path().join(name);
-    std::fs::create_dir(at(".base")).expect("a folder");
-    write(&at(".base/model.safetensors"), &filled(model), &[]);
-    if let Some(config) = &model.config {
-        std::fs::write(at(".base/config.json"), config.to_string()).expect("writable");
-    }
+    write_base(model, &at(".base"));
     let mut wrong = Vec::new();
     let mut reached = Vec::new();
     for layout in &model.layouts {
-        match convert(model, (&model.layout, layout), &at(".base"), &at(layout)) {
-            Ok((modules, abstained)) => {
+        match convert(model, (&model.layout, layout), &at(".base"), &at(layout), &[]) {
+            Ok(uncomputed) => {
                 reached.push(layout);
-                let family = qkvconv::mapping::builtin::family(&model.mapping).expect("a family");
-                let kinds = |layout: &str| &family.layouts[layout].forwards;
-                let computes = kinds(&model.layout).keys().any(|kind| kinds(layout).contains_key(kind));
-                if modules == 0 && computes {
-                    wrong.push(format!(
-                        "{} -> {layout}: no attention was computed: {abstained}",
-                        model.layout
-                    ));
-                }
+                wrong.extend(uncomputed.iter().map(|what| format!("{} -> {layout}: {what}", model.layout)));
             }
             Err(errors) => wrong.push(format!("{} -> {layout}: {errors}", model.layout)),
         }
@@ -166,12 +194,16 @@ fn everywhere(model: &Model) -> Vec<String> {
         // There and back is both directions, so each pair needs to be gone once.
         for to in reached.iter().skip_while(|to| *to != from).skip(1) {
             let way = format!("{from} -> {to}");
-            if let Err(errors) = convert(model, (from, to), &at(from), &at(".there")) {
-                wrong.push(format!("{way}: {errors}"));
-            } else if let Err(errors) = convert(model, (to, from), &at(".there"), &at(".back")) {
-                wrong.push(format!("{way} -> {from}: {errors}"));
-            } else if contents(model, from, &at(".back")) != contents(model, from, &at(from)) {
-                wrong.push(format!("{way} -> {from}: not the same tensors again"));
+            match convert(model, (from, to), &at(from), &at(".there"), &[]) {
+                Err(errors) => wrong.push(format!("{way}: {errors}")),
+                Ok(uncomputed) => {
+                    wrong.extend(uncomputed.iter().map(|what| format!("{way}: {what}")));
+                    if let Err(errors) = convert(model, (to, from), &at(".there"), &at(".back"), &[]) {
+                        wrong.push(format!("{way} -> {from}: {errors}"));
+                    } else if contents(model, from, &at(".back")) != contents(model, from, &at(from)) {
+                        wrong.push(format!("{way} -> {from}: not the same tensors again"));
+                    }
+                }
             }
             for folder in [".there", ".back"] {
                 let _ = std::fs::remove_dir_all(at(folder));
@@ -181,25 +213,27 @@ fn everywhere(model: &Model) -> Vec<String> {
     wrong
 }
 
-#[test]
-fn every_layout_converts_to_every_other_and_back() {
+/// Runs something on every model, two at a time, and returns what went wrong.
+fn on_every_model(run: &(dyn Fn(&Model) -> Vec<String> + Sync)) -> Vec<String> {
     let models = models();
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    let wrong = std::sync::Mutex::new(Vec::new());
+    let next = AtomicUsize::new(0);
+    let wrong = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while let Some((name, model)) =
-                    models.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
-                {
-                    let found = everywhere(model);
-                    let texts = found.into_iter().map(|text| format!("{name}: {text}"));
+                while let Some((name, model)) = models.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let texts = run(model).into_iter().map(|text| format!("{name}: {text}"));
                     wrong.lock().expect("not poisoned").extend(texts);
                 }
             });
         }
     });
-    let wrong = wrong.into_inner().expect("not poisoned");
+    wrong.into_inner().expect("not poisoned")
+}
+
+#[test]
+fn every_layout_converts_to_every_other_and_back() {
+    let wrong = on_every_model(&everywhere);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -218,4 +252,183 @@ fn every_layout_has_a_model() {
         }
     }
     assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// Attention that no layout of a family says `forward` for: the family, how the names of its parameters begin, and why.
+const UNSAID: &[(&str, &str, &str)] = &[
+    (
+        "deepseek",
+        "q.",
+        "latent attention: keys and values come from a product of two, and share their rotated part",
+    ),
+    ("detr", "map.", "the mask head's attention has no values and no output"),
+    ("sam", "decoder.", "the decoder's heads are no axes of the family: no layout reorders them"),
+    ("sam", "final.", "likewise"),
+];
+
+/// Every q, k and v of every layout takes part in a `forward` entry of it, or stands in the list.
+#[test]
+fn every_attention_says_how_it_computes() {
+    let mut silent = Vec::new();
+    let mut unused: Vec<_> = UNSAID.iter().map(|(family, start, _)| (*family, *start)).collect();
+    for family in qkvconv::mapping::builtin::names() {
+        let mapping = qkvconv::mapping::builtin::family(family).expect("a family");
+        for layout in mapping.layouts.values() {
+            let templates = layout.forwards.values().flat_map(|forward| forward.templates());
+            let said: Vec<String> = templates.map(ToString::to_string).collect();
+            for rule in layout.rules.iter().filter(|rule| !said.contains(&rule.template.to_string())) {
+                for param in rule.expr.params().into_iter().filter(|param| is_attention(param)) {
+                    let known = |entry: &(&str, &str)| entry.0 == family && param.starts_with(entry.1);
+                    if UNSAID.iter().any(|(family, start, _)| known(&(family, start))) {
+                        unused.retain(|entry| !known(entry));
+                    } else {
+                        silent.push(format!("{family}/{}: {param}", layout.name));
+                    }
+                }
+            }
+        }
+    }
+    assert!(silent.is_empty(), "without a forward entry: {silent:#?}");
+    assert!(unused.is_empty(), "they have one: {unused:?}");
+}
+
+/// Returns whether a parameter is the weight of q, k or v, by its name.
+fn is_attention(param: &str) -> bool {
+    let mut parts = param.rsplit('.');
+    parts.next() == Some("weight") && matches!(parts.next(), Some("q" | "k" | "v"))
+}
+
+/// Puts one parameter in the other's place in an expression, with its own axes; the same the other way round.
+fn exchanged(text: &str, (a, b): (&str, &str), axes: &dyn Fn(&str) -> Vec<String>) -> String {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    let mut result = String::new();
+    let mut renamed: Vec<(String, String)> = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let length = rest.find(|c: char| is_name(c) != is_name(first)).unwrap_or(rest.len());
+        let (token, behind) = rest.split_at(length);
+        let other = [(a, b), (b, a)].into_iter().find(|(from, _)| *from == token).map(|(_, to)| to);
+        if is_name(first) && behind.starts_with(':') {
+            result.push_str(other.unwrap_or(token));
+            let pairs = other.map(|other| axes(token).into_iter().zip(axes(other)).collect());
+            renamed = pairs.unwrap_or_default();
+        } else {
+            let new = renamed.iter().find(|(from, _)| from == token).map(|(_, to)| to.as_str());
+            result.push_str(new.unwrap_or(token));
+        }
+        rest = behind;
+    }
+    result
+}
+
+/// Exchanges two parameters in all rules of a layout that hold one of them; `None` where it has none.
+fn swapped(family: &serde_json::Value, layout: &str, pair: (&str, &str)) -> Option<serde_json::Value> {
+    let axes = |param: &str| -> Vec<String> {
+        let entry = &family["params"][param];
+        let text = entry.as_str().or_else(|| entry["axes"].as_str()).unwrap_or_default();
+        text.split_whitespace().map(str::to_owned).collect()
+    };
+    let mut mutant = family.clone();
+    let mut found = serde_json::Map::new();
+    let mut at = Some(layout.to_owned());
+    let mut seen = Vec::new();
+    while let Some(name) = at {
+        let entry = &family["layouts"][&name];
+        for (key, rule) in entry["tensors"].as_object().into_iter().flatten() {
+            let text = rule.as_str().or_else(|| rule["is"].as_str()).unwrap_or_default();
+            let new = exchanged(text, pair, &axes);
+            if !seen.contains(key) && new != text {
+                let mut rule = rule.clone();
+                match rule.get_mut("is") {
+                    Some(is) => *is = new.into(),
+                    None => rule = new.into(),
+                }
+                found.insert(key.clone(), rule);
+            }
+            seen.push(key.clone());
+        }
+        at = entry["like"].as_str().map(str::to_owned);
+    }
+    if found.is_empty() {
+        return None;
+    }
+    let tensors =
+        mutant["layouts"][layout].as_object_mut()?.entry("tensors").or_insert_with(|| serde_json::json!({}));
+    tensors.as_object_mut()?.extend(found);
+    Some(mutant)
+}
+
+/// Returns whether a layout is another one, or is like it.
+fn takes_over(family: &serde_json::Value, layout: &str, other: &str) -> bool {
+    let like = || family["layouts"][layout]["like"].as_str();
+    layout == other || like().is_some_and(|like| takes_over(family, like, other))
+}
+
+/// Converts with two parameters exchanged in the target's expressions, and returns what verified all the same; counts
+/// those that the attention of both files gave away.
+fn with_swaps(model: &Model, computed: &AtomicUsize) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("mappings/{}.json", model.mapping));
+    let text = std::fs::read_to_string(path).expect("readable");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let family = qkvconv::mapping::builtin::family(&model.mapping).expect("a family");
+    let work = tempfile::tempdir().expect("a folder");
+    let (base, target) = (work.path().join("base"), work.path().join("target"));
+    write_base(model, &base);
+    let own = &family.layouts[&model.layout];
+    let keys = keys_in(own, &base);
+    let held = |param: &str| {
+        let mut rules = own.rules.iter().filter(|rule| rule.expr.params().contains(&param));
+        rules.any(|rule| keys.iter().any(|(file, key)| rule.template.matches(file, key).is_some()))
+    };
+    let said = |param: &&str| {
+        let mut unsaid = UNSAID.iter().filter(|(family, ..)| *family == model.mapping);
+        !unsaid.any(|(_, start, _)| param.starts_with(start))
+    };
+    let weights = family.params.keys().map(String::as_str).filter(|param| is_attention(param));
+    let starts: Vec<&str> = weights
+        .filter(|param| held(param))
+        .filter(said)
+        .filter_map(|param| param.strip_suffix("q.weight"))
+        .collect();
+    // A layout that the source takes over cannot be changed alone.
+    let taken = |layout: &str| takes_over(&json, &model.layout, layout);
+    let mut survivors = Vec::new();
+    for layout in model.layouts.iter().filter(|layout| !taken(layout)) {
+        for start in &starts {
+            for (a, b) in [
+                ("q.weight", "k.weight"),
+                ("k.weight", "v.weight"),
+                ("q.bias", "v.bias"),
+                ("q.bias", "k.bias"),
+            ] {
+                let (a, b) = (format!("{start}{a}"), format!("{start}{b}"));
+                let there = held(&a) && held(&b) && family.layouts[layout].holds(&a);
+                let Some(mutant) = there.then(|| swapped(&json, layout, (&a, &b))).flatten() else {
+                    continue;
+                };
+                let file = Arc::new(Source { name: "mutant.json".into(), text: mutant.to_string() });
+                match convert(model, (&model.layout, layout), &base, &target, &[file]) {
+                    Ok(_) => survivors.push(format!("{layout}: {a} and {b} swapped")),
+                    Err(errors) if errors.to_string().contains("attention computed from") => {
+                        computed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    // No plan can be made of it.
+                    Err(_) => {}
+                }
+                let _ = std::fs::remove_dir_all(&target);
+            }
+        }
+    }
+    survivors
+}
+
+/// A wrong expression is caught: whatever is swapped in the target's mapping, the target's own `forward` contradicts it.
+#[test]
+fn swapped_parameters_do_not_verify() {
+    let computed = AtomicUsize::new(0);
+    let survivors = on_every_model(&|model| with_swaps(model, &computed));
+    assert!(survivors.is_empty(), "{}", survivors.join("\n"));
+    // Most are refused by the attention that both files compute, not for want of a plan.
+    let computed = computed.into_inner();
+    assert!(computed > 300, "{computed}");
 }

@@ -4,7 +4,9 @@
 //! framework's source; a wrong expression contradicts it. Compared are q, k and v per head, the logits and the output:
 //! the output alone hides a lost key bias and permutations that q and k share.
 
+mod cut;
 mod module;
+mod norm;
 mod weights;
 
 use std::io;
@@ -215,10 +217,17 @@ fn inputs(widths: [u64; 3], cross: bool, seed: u64) -> Result<Inputs, ForwardErr
         let values: Vec<f64> = (0..TOKENS * width as usize).map(|_| random.normal()).collect();
         Ok(Tensor::from_vec(values, (TOKENS, width as usize), &Device::Cpu)?)
     };
-    let q = make(widths[0])?;
-    let k = if cross || widths[1] != widths[0] { make(widths[1])? } else { q.clone() };
-    let v = if widths[2] == widths[1] { k.clone() } else { make(widths[2])? };
-    Ok(Inputs { q, k, v })
+    let mut inputs = Inputs { tensors: vec![make(widths[0])?], of: [0; 3] };
+    if cross || widths[1] != widths[0] {
+        inputs.of[1] = inputs.tensors.len();
+        inputs.tensors.push(make(widths[1])?);
+    }
+    inputs.of[2] = inputs.of[1];
+    if widths[2] != widths[1] {
+        inputs.of[2] = inputs.tensors.len();
+        inputs.tensors.push(make(widths[2])?);
+    }
+    Ok(inputs)
 }
 
 /// A small generator of reproducible numbers (splitmix64), so that a report can be compared with another.

@@ -1,13 +1,15 @@
 //! One attention module, computed as its framework says.
 
-use candle_core::{D, Device, Tensor};
+use candle_core::{D, DType, Device, Tensor};
 
+use super::cut::{as_heads, cut_fused};
+use super::norm::normalized;
 use super::weights::{View, Weights, is_computable, read, times, times_transposed};
 use super::{ForwardError, Heads};
 use crate::bind::AxisSizes;
 use crate::mapping::arith::Formula;
 use crate::mapping::forward::{
-    Apply, Cut, Forward, FusedBias, Norm, Part, Projection, Projections, RotaryStyle,
+    Apply, Cut, Forward, Norm, Part, PartsBias, Product, Projection, RotaryStyle, Slot, stored_name,
 };
 use crate::mapping::key::{Captures, Template};
 
@@ -28,9 +30,10 @@ pub(super) struct Module<'a> {
 
 /// What the module takes in.
 pub(super) struct Inputs {
-    pub(super) q: Tensor,
-    pub(super) k: Tensor,
-    pub(super) v: Tensor,
+    /// Each input once.
+    pub(super) tensors: Vec<Tensor>,
+    /// Which of them q, k and v read.
+    pub(super) of: [usize; 3],
 }
 
 /// What a module gives on the way and at the end.
@@ -62,7 +65,9 @@ impl<'a> Module<'a> {
             Some(formula) => self.formula(formula)? as u64,
             None => size("g")?,
         };
-        Ok(Heads { h: size("h")?, g, d: size("d")?, dv: size("dv")? })
+        let d = size("d")?;
+        // Layouts that both store values as heads of `d` name no `dv`.
+        Ok(Heads { h: size("h")?, g, d, dv: self.size("dv").unwrap_or(d) })
     }
 
     fn tensor(
@@ -75,7 +80,7 @@ impl<'a> Module<'a> {
             captures.indices.push((axis.to_owned(), index));
             captures.indices.sort();
         }
-        let (_, name) = template.print(&captures).map_err(ForwardError::Name)?;
+        let name = stored_name(template, &captures).map_err(ForwardError::Name)?;
         let Some(meta) = self.weights.find(&name) else { return Ok(None) };
         let mut view = View::of(meta);
         if !is_computable(view.dtype()) {
@@ -96,23 +101,23 @@ impl<'a> Module<'a> {
 
     /// Returns the input width of q, k and v.
     pub(super) fn widths(&self) -> Result<[u64; 3], ForwardError> {
-        let width = |projection: &Projection| {
-            let tensor = self.required(&projection.weight, self.first_of(projection))?;
-            let at = match projection.apply {
-                Apply::Linear => tensor.shape.len().checked_sub(1),
-                Apply::Dense => Some(0),
-                Apply::Einsum { before, .. } => Some(before),
-            };
-            let width = at.and_then(|at| tensor.shape.get(at).copied());
-            width.ok_or_else(|| ForwardError::Shape(tensor.key(), "a matrix is needed".into()))
+        let mut widths = [0; 3];
+        for product in &self.forward.products {
+            let width = self.input_width(&product.projection)?;
+            product.order.iter().for_each(|slot| widths[slot.part as usize] = width);
+        }
+        Ok(widths)
+    }
+
+    fn input_width(&self, projection: &Projection) -> Result<u64, ForwardError> {
+        let tensor = self.required(&projection.weight, self.first_of(projection))?;
+        let at = match projection.apply {
+            Apply::Linear | Apply::Convolution => 1..2,
+            Apply::Dense => 0..1,
+            Apply::Einsum { before, summed } => before..before + summed,
         };
-        Ok(match &self.forward.projections {
-            Projections::Fused { projection, .. } => [width(projection)?; 3],
-            Projections::Separate { projections } => {
-                let [q, k, v] = &**projections;
-                [width(q)?, width(k)?, width(v)?]
-            }
-        })
+        let axes = tensor.shape.get(at).map(|axes| axes.iter().product());
+        axes.ok_or_else(|| ForwardError::Shape(tensor.key(), "a matrix is needed".into()))
     }
 
     fn first_of<'p>(&self, projection: &'p Projection) -> Option<(&'p str, u64)> {
@@ -136,18 +141,22 @@ impl<'a> Module<'a> {
     }
 
     /// The output projection; with one weight per head the heads' outputs are added, and the bias once.
-    fn project_out(
-        &self,
-        projection: &Projection,
-        context: &Tensor,
-        dv: u64,
-    ) -> Result<Tensor, ForwardError> {
-        let Some(axis) = projection.each.as_deref() else { return self.project(projection, context) };
+    fn project_out(&self, projection: &Projection, context: &Tensor) -> Result<Tensor, ForwardError> {
+        let Some(axis) = projection.each.as_deref() else {
+            let missing = self.input_width(projection)?.saturating_sub(context.dim(1)? as u64);
+            if !projection.rest || missing == 0 {
+                return self.project(projection, context);
+            }
+            // What the other inputs give is not attention's: they are zeros.
+            let zeros = Tensor::zeros((TOKENS, missing as usize), DType::F64, &Device::Cpu)?;
+            return self.project(projection, &Tensor::cat(&[context, &zeros], 1)?);
+        };
         let count = self.size(axis).ok_or_else(|| ForwardError::Open(axis.to_owned()))?;
+        let part = context.dim(1)? / (count as usize).max(1);
         let mut sum: Option<Tensor> = None;
         for index in 0..count {
             let weight = self.required(&projection.weight, Some((axis, index)))?;
-            let head = context.narrow(1, (index * dv) as usize, dv as usize)?.contiguous()?;
+            let head = context.narrow(1, index as usize * part, part)?.contiguous()?;
             let part = self.multiply(&weight, &projection.apply, &head)?;
             sum = Some(match sum {
                 Some(sum) => (sum + part)?,
@@ -167,11 +176,13 @@ impl<'a> Module<'a> {
             );
             ForwardError::Shape(weight.key(), wanted)
         };
-        let shape = &weight.shape;
+        let flat = weight.clone().matrix();
+        let (weight, shape) =
+            if *apply == Apply::Convolution { (&flat, &flat.shape) } else { (weight, &weight.shape) };
         let product = |dims: &[u64]| dims.iter().product::<u64>();
         let width = x.dim(1)? as u64;
         match (apply, &shape[..]) {
-            (Apply::Linear, [out, input]) if *input == width => {
+            (Apply::Linear | Apply::Convolution, [out, input]) if *input == width => {
                 times_transposed(self.weights, weight, x, (0, *out, *input))
             }
             (Apply::Dense, [input, out]) if *input == width => {
@@ -212,30 +223,62 @@ impl<'a> Module<'a> {
 
     /// Returns q, k and v as [heads, tokens, head size].
     fn parts(&self, inputs: &Inputs, heads: &Heads) -> Result<[Tensor; 3], ForwardError> {
-        let mut parts = match &self.forward.projections {
-            Projections::Fused { projection, cut, order } => {
-                cut_fused(&self.project(projection, &inputs.q)?, *cut, *order, heads)?
-            }
-            Projections::Separate { projections } => {
-                let [q, k, v] = &**projections;
-                [
-                    as_heads(&self.project(q, &inputs.q)?, heads.d)?,
-                    as_heads(&self.project(k, &inputs.k)?, heads.d)?,
-                    as_heads(&self.project(v, &inputs.v)?, heads.dv)?,
-                ]
-            }
-        };
-        if let Some(FusedBias { tensor, cut, order }) = &self.forward.bias
-            && let Some(stored) = self.tensor(tensor, None)?
-        {
-            let values = read(self.weights, &stored, 0, stored.elements())?;
-            let flat = Tensor::from_vec(values, (1, stored.elements() as usize), &Device::Cpu)?;
-            let biases = cut_fused(&flat, *cut, *order, heads)?;
-            for (part, bias) in parts.iter_mut().zip(&biases) {
-                *part = part.broadcast_add(bias)?;
+        let mut found: [Option<Tensor>; 3] = [None, None, None];
+        for Product { projection, cut, order } in &self.forward.products {
+            for (at, input) in inputs.tensors.iter().enumerate() {
+                // A product of several parts is computed from each part's input: cross-attention multiplies the rows
+                // of q with one, those of k and v with another.
+                let parts = order.iter().filter(|slot| !slot.other).map(|slot| slot.part);
+                let reads: Vec<Part> = parts.filter(|part| inputs.of[*part as usize] == at).collect();
+                if reads.is_empty() {
+                    continue;
+                }
+                let flat = self.project(projection, input)?;
+                let mut cut = self.cut(&flat, cut, order, heads, projection.rest)?;
+                reads.into_iter().for_each(|part| found[part as usize] = cut[part as usize].take());
             }
         }
-        Ok(parts)
+        for PartsBias { tensor, cut, order } in &self.forward.biases {
+            let Some(stored) = self.tensor(tensor, None)? else { continue };
+            let values = read(self.weights, &stored, 0, stored.elements())?;
+            let flat = Tensor::from_vec(values, (1, stored.elements() as usize), &Device::Cpu)?;
+            let biases = self.cut(&flat, cut, order, heads, false)?;
+            for (part, bias) in found.iter_mut().zip(&biases) {
+                if let (Some(part), Some(bias)) = (part, bias) {
+                    *part = part.broadcast_add(bias)?;
+                }
+            }
+        }
+        match found {
+            [Some(q), Some(k), Some(v)] => Ok([q, k, v]),
+            _ => Err(ForwardError::Shape("the products".into(), "one of q, k and v comes from none".into())),
+        }
+    }
+
+    /// Cuts [tokens, everything] into heads of each part.
+    fn cut(
+        &self,
+        flat: &Tensor,
+        cut: &Cut,
+        order: &[Slot],
+        heads: &Heads,
+        rest: bool,
+    ) -> Result<[Option<Tensor>; 3], ForwardError> {
+        if let [Slot { part, .. }] = order
+            && !rest
+        {
+            // One part alone is viewed as heads, however many: a layout may store copies.
+            let mut found = [None, None, None];
+            found[*part as usize] = Some(as_heads(flat, if *part == Part::V { heads.dv } else { heads.d })?);
+            return Ok(found);
+        }
+        let (views, heads) = match cut {
+            Cut::Blocks => (1, *heads),
+            Cut::PerHead => (heads.h, Heads { g: heads.h, ..*heads }),
+            Cut::PerGroup => (heads.g, *heads),
+            Cut::Per(count) => (self.formula(count)? as u64, *heads),
+        };
+        cut_fused(flat, views, order, &heads, rest)
     }
 
     /// Computes the module.
@@ -268,7 +311,10 @@ impl<'a> Module<'a> {
     pub(super) fn output(&self, context: &Tensor) -> Result<Tensor, ForwardError> {
         match &self.forward.out {
             Some(projection) if self.tensor(&projection.weight, self.first_of(projection))?.is_some() => {
-                self.project_out(projection, context, self.heads()?.dv)
+                let heads = self.heads()?;
+                let by_head = context.reshape((TOKENS, heads.h as usize, heads.dv as usize))?;
+                let context = if projection.mean { &by_head.mean(1)? } else { context };
+                self.project_out(projection, context)
             }
             _ => Ok(context.clone()),
         }
@@ -280,20 +326,16 @@ impl<'a> Module<'a> {
     }
 
     fn normalize(&self, part: &Tensor, norm: &Norm) -> Result<Tensor, ForwardError> {
-        let Some(stored) = self.tensor(&norm.weight, None)? else { return Ok(part.clone()) };
-        let factors = read(self.weights, &stored, 0, stored.elements())?;
-        let width = part.dim(D::Minus1)?;
-        if factors.len() != width {
-            let wanted = format!("a norm of {width} elements is needed, not {}", factors.len());
-            return Err(ForwardError::Shape(stored.key(), wanted));
+        let values = |template: &Option<Template>| -> Result<Option<Vec<f64>>, ForwardError> {
+            let stored = template.as_ref().map(|template| self.tensor(template, None)).transpose()?.flatten();
+            stored.map(|stored| read(self.weights, &stored, 0, stored.elements())).transpose()
+        };
+        let (factors, addends) = (values(&norm.weight)?, values(&norm.bias)?);
+        // Models of one layout may lack the norm.
+        if norm.weight.is_some() && factors.is_none() {
+            return Ok(part.clone());
         }
-        let mean = (part.sqr()?.sum_keepdim(D::Minus1)? / width as f64)?;
-        let root = (mean + norm.epsilon)?.sqrt()?;
-        Ok(part.broadcast_div(&root)?.broadcast_mul(&Tensor::from_vec(
-            factors,
-            (1, 1, width),
-            &Device::Cpu,
-        )?)?)
+        normalized(part, norm, factors, addends)
     }
 
     /// Returns the rotary style and how many elements of a head rotate. A layout that declares none holds heads in the
@@ -311,50 +353,6 @@ impl<'a> Module<'a> {
     fn pairs(&self, heads: &Heads) -> usize {
         let told = self.size("f").map(|pairs| 2 * pairs).filter(|dims| *dims <= heads.d);
         told.unwrap_or(heads.d / 2 * 2) as usize
-    }
-}
-
-/// Views [tokens, heads * size] as [heads, tokens, size].
-fn as_heads(flat: &Tensor, size: u64) -> Result<Tensor, ForwardError> {
-    let (tokens, width) = flat.dims2()?;
-    let size = size as usize;
-    if size == 0 || width % size != 0 {
-        return Err(ForwardError::Shape(
-            "a projection".into(),
-            format!("{width} columns are no heads of {size}"),
-        ));
-    }
-    Ok(flat.reshape((tokens, width / size, size))?.transpose(0, 1)?.contiguous()?)
-}
-
-/// Cuts [tokens, everything] into q, k and v.
-fn cut_fused(flat: &Tensor, cut: Cut, order: [Part; 3], heads: &Heads) -> Result<[Tensor; 3], ForwardError> {
-    let (tokens, width) = flat.dims2()?;
-    let Heads { h, g, d, dv } = *heads;
-    let ratio = h.checked_div(g).unwrap_or(0);
-    let (views, sizes) = match cut {
-        Cut::Blocks => (1, [h * d, g * d, g * dv]),
-        Cut::PerHead => (h, [d, d, dv]),
-        Cut::PerGroup => (g, [ratio * d, d, dv]),
-    };
-    let size_of = |part: Part| sizes[part as usize] as usize;
-    let window: usize = order.iter().map(|part| size_of(*part)).sum();
-    if views as usize * window != width {
-        let wanted = format!("{width} columns cannot be cut in {views} views of {window}");
-        return Err(ForwardError::Shape("a fused projection".into(), wanted));
-    }
-    let viewed = flat.reshape((tokens, views as usize, window))?;
-    let mut start = 0;
-    let mut found: [Option<Tensor>; 3] = [None, None, None];
-    for part in order {
-        let piece = viewed.narrow(2, start, size_of(part))?.contiguous()?;
-        let flat = piece.reshape((tokens, views as usize * size_of(part)))?;
-        found[part as usize] = Some(as_heads(&flat, if part == Part::V { dv } else { d })?);
-        start += size_of(part);
-    }
-    match found {
-        [Some(q), Some(k), Some(v)] => Ok([q, k, v]),
-        _ => Err(ForwardError::Shape("a fused projection".into(), "a part stands twice in its order".into())),
     }
 }
 

@@ -57,6 +57,15 @@ impl<'a> View<'a> {
         Some(self)
     }
 
+    /// Returns a matrix without the axes of size 1 behind it.
+    pub(super) fn matrix(mut self) -> View<'a> {
+        while self.shape.len() > 2 && self.shape.last() == Some(&1) {
+            self.shape.pop();
+            self.strides.pop();
+        }
+        self
+    }
+
     pub(super) fn key(&self) -> String {
         self.meta.key.clone()
     }
