@@ -13,6 +13,9 @@ use crate::diag::{Collector, Diagnostic};
 use crate::mapping::Rule;
 use crate::mapping::key::Captures;
 
+/// The most tensors that are written, several times as many as models of thousands of experts have.
+const MOST_TARGETS: u64 = 1 << 20;
+
 /// The tensors of one target rule in one module and instance; the other axes of its name are enumerated later.
 pub(super) struct Group {
     pub(super) rule: usize,
@@ -393,6 +396,24 @@ impl Binding<'_> {
             .collect();
         let mut counter = vec![0_u64; free.len()];
         if sizes.contains(&0) {
+            return Ok(());
+        }
+        // A shape with a 0 in it can give an axis any size, and takes no bytes.
+        let count = sizes.iter().fold(1_u64, |count, size| count.saturating_mul(*size));
+        if count.saturating_add(targets.len() as u64) > MOST_TARGETS {
+            let axes =
+                free.iter().zip(&sizes).map(|(&axis, size)| format!("{} = {size}", self.pair.name(axis)));
+            errors.push(
+                Diagnostic::error(
+                    "bind/too-many",
+                    "the output would have more tensors than any checkpoint has",
+                )
+                .file(&self.catalog.path)
+                .rule(&rule.template.span)
+                .expected(format!("{MOST_TARGETS} tensors at most"))
+                .found(axes.collect::<Vec<_>>().join(", "))
+                .help("correct the shapes in the source, or the sizes that are given"),
+            );
             return Ok(());
         }
         loop {

@@ -27,7 +27,7 @@ impl Formula {
     /// # Errors
     /// Returns the first thing that is not of the grammar, with its place.
     pub fn parse(text: Text<'_>) -> Result<Formula, Diagnostic> {
-        let mut parser = Parser { text: text.text, at: 0, depth: 0 };
+        let mut parser = Parser { text: text.text, at: 0, depth: 0, factors: 0 };
         let node = parser.sum().and_then(|node| match parser.peek() {
             None => Ok(node),
             Some(other) => Err(format!("unexpected `{other}`")),
@@ -131,10 +131,14 @@ fn eval(node: &Node, size: &impl Fn(&str) -> Option<u64>) -> Option<f64> {
     })
 }
 
+/// The most numbers, names, signs and parentheses of a formula.
+const MOST_FACTORS: usize = 1000;
+
 struct Parser<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
+    factors: usize,
 }
 
 impl Parser<'_> {
@@ -165,6 +169,11 @@ impl Parser<'_> {
         self.depth += 1;
         if self.depth > 64 {
             return Err("a formula nested too deeply".into());
+        }
+        // A long sum is as deep a tree as nested parentheses are.
+        self.factors += 1;
+        if self.factors > MOST_FACTORS {
+            return Err(format!("a formula of more than {MOST_FACTORS} parts"));
         }
         let node = self.factor_inside();
         self.depth -= 1;
@@ -243,7 +252,17 @@ mod tests {
 
     #[test]
     fn errors() {
-        for text in ["", "1 +", "(d", "d)", "sqrt d", "1..2", "d ^ 2", &"(".repeat(10_000)] {
+        for text in [
+            "",
+            "1 +",
+            "(d",
+            "d)",
+            "sqrt d",
+            "1..2",
+            "d ^ 2",
+            &"(".repeat(10_000),
+            &("1+".repeat(100_000) + "1"),
+        ] {
             assert_eq!(formula(text).expect_err(text).code, "mapping/formula");
         }
     }

@@ -51,6 +51,9 @@ pub enum Piece {
     },
 }
 
+/// The most pieces of a template, more than any name has; they are matched one inside the other.
+const MOST_PIECES: usize = 100;
+
 /// What a template found in a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Captures {
@@ -233,8 +236,16 @@ fn pieces(text: &Text<'_>, start: usize, end: usize) -> Result<Vec<Piece>, Diagn
         pieces.push(piece);
         position += close + 1;
     }
-    if pieces.iter().filter(|piece| matches!(piece, Piece::Path { .. })).count() > 2 {
+    let count = |is: fn(&Piece) -> bool| pieces.iter().filter(|piece| is(piece)).count();
+    if count(|piece| matches!(piece, Piece::Path { .. })) > 2 {
         return Err(error(start, end, "more than two path captures".into()));
+    }
+    // Each doubles the ways in which a name can be read.
+    if count(|piece| matches!(piece, Piece::Axis { suffix: true, .. })) > 4 {
+        return Err(error(start, end, "more than four captures of the kind `{_l}`".into()));
+    }
+    if pieces.len() > MOST_PIECES {
+        return Err(error(start, end, format!("more than {MOST_PIECES} captures and texts between them")));
     }
     set_separators(&mut pieces).map_err(|message| error(start, end, message))?;
     Ok(pieces)
@@ -349,6 +360,8 @@ fn matches(pieces: &[Piece], text: &str, captures: Captures) -> Option<Captures>
         }
         Piece::Path { name, separator } => {
             let try_path = |path: &str, rest: &[Piece], behind: &str| {
+                // Most places where a path could end are told apart by what follows, and long names have many.
+                matches(rest, behind, captures.clone())?;
                 let mut captures = captures.clone();
                 let segments = if path.is_empty() { Vec::new() } else { segments(path, *separator)? };
                 captures.bind_path(name, segments).then(|| matches(rest, behind, captures)).flatten()
@@ -404,7 +417,10 @@ fn print(pieces: &[Piece], captures: &Captures) -> Result<String, String> {
                     }
                     continue;
                 }
-                text.push_str(&format!("{:0width$}", index + offset));
+                let number = index.checked_add(*offset).ok_or_else(|| {
+                    format!("the index {index} of `{{{name}+{offset}}}` makes a number above 64 bits")
+                })?;
+                text.push_str(&format!("{number:0width$}"));
             }
             Piece::Count { name, offset, width } => {
                 let found = captures.counts.iter().find(|(axis, _)| axis == name);
@@ -481,6 +497,24 @@ mod tests {
             assert_eq!(file.matches("", other), None, "{other}");
         }
         assert!(file.matches("", "l6.h1234.w").is_some());
+    }
+
+    #[test]
+    fn a_number_that_does_not_fit_is_an_error() {
+        let captures = captured("l.{l}.w", &format!("l.{}.w", u64::MAX)).expect("matches");
+        assert!(template("l{l}").expect("a template").print(&captures).is_ok());
+        let error = template("l{l+1}").expect("a template").print(&captures).expect_err("too large");
+        assert!(error.contains("18446744073709551615"), "{error}");
+    }
+
+    #[test]
+    fn no_name_takes_long_to_match() {
+        let start = std::time::Instant::now();
+        let name = ".q.weight".repeat(20_000) + ".x";
+        assert_eq!(captured("{*m}.q.weight", &name), None);
+        assert_eq!(captured("{*m}.q.weight.{*n}.y", &name[..20_000]), None);
+        assert_eq!(captured("a{_a}_1{_b}_1{_c}_1{_d}_1x", &format!("a{}", "_1".repeat(5_000))), None);
+        assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
     }
 
     #[test]
@@ -571,8 +605,11 @@ mod tests {
             "{.count}",
             "{l}{h.count}",
             "{*a}.{*b}.{*c}.d",
+            "a{_a}b{_b}c{_c}d{_d}e{_e}",
         ] {
             assert_eq!(template(text).expect_err(text).code, "mapping/template", "{text}");
         }
+        assert!(template(&"a{l}".repeat(50)).is_ok());
+        assert_eq!(template(&"a{l}".repeat(51)).expect_err("too long").code, "mapping/template");
     }
 }

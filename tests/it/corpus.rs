@@ -1,11 +1,13 @@
-//! The seeds of the fuzz targets, and damaged variants of them: whatever a file holds, it opens or is refused with a
-//! message.
+//! The seeds of the fuzz targets, and damaged variants of them, through what the targets do: whatever the input is, it is
+//! read or refused with a message.
 
 use std::path::{Path, PathBuf};
 
-use qkvconv::format::{OpenOptions, open};
+#[expect(unreachable_pub, dead_code, reason = "it is the library of the fuzz targets")]
+#[path = "../../fuzz/lib.rs"]
+mod targets;
 
-/// Larger files are not damaged at every place.
+/// Larger seeds are not damaged at every place.
 const SMALL: usize = 4096;
 
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -15,46 +17,119 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Opens a file and reads all that its headers describe.
-fn read(path: &Path) {
-    let options = OpenOptions { void_as: vec![qkvconv::dtype::Dtype::BF16], ..OpenOptions::default() };
-    let reader = match open(path, &options) {
-        Ok(reader) => reader,
-        Err(errors) => {
-            assert!(!errors.diagnostics().is_empty(), "{}", path.display());
-            return;
-        }
-    };
-    for tensor in &reader.catalog().tensors {
-        let mut buffer = vec![0; tensor.bytes().min(1 << 16) as usize];
-        // A damaged file may be shorter than it says only where that shows when its data is decoded.
-        let _ = reader.read_exact_at(tensor.file, tensor.offset, &mut buffer);
-    }
+/// Returns the files in a folder, in order, so that damage is the same in each run.
+fn seeds(folder: &Path) -> Vec<PathBuf> {
+    let mut seeds = Vec::new();
+    files(folder, &mut seeds);
+    seeds.retain(|path| !path.extension().is_some_and(|ending| ending == "py" || ending == "md"));
+    seeds.sort();
+    seeds
 }
 
-#[test]
-fn seeds_open_or_are_refused_whatever_is_damaged() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut seeds = Vec::new();
-    files(&root.join("fuzz/corpus"), &mut seeds);
-    files(&root.join("tests/data/formats"), &mut seeds);
-    seeds.retain(|path| !path.extension().is_some_and(|ending| ending == "py" || ending == "md"));
-    assert!(seeds.len() > 30, "{} seeds", seeds.len());
-    let folder = tempfile::tempdir().expect("a folder");
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Calls `run` with each seed as it is, with bits flipped, and cut off.
+fn each(seeds: &[PathBuf], run: impl Fn(&[u8])) {
     for (number, seed) in seeds.iter().enumerate() {
-        read(seed);
         let bytes = std::fs::read(seed).expect("readable");
-        let path = folder.path().join(seed.file_name().expect("a name"));
+        run(&bytes);
         // Every seed is damaged at some places, small ones at more of them.
         let step = if bytes.len() <= SMALL { 7 } else { bytes.len() / 61 };
         for at in (number % step.max(1)..bytes.len()).step_by(step.max(1)) {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1 << (at % 8);
-            std::fs::write(&path, &damaged).expect("writable");
-            read(&path);
-            std::fs::write(&path, &bytes[..at]).expect("writable");
-            read(&path);
+            run(&damaged);
+            run(&bytes[..at]);
         }
-        std::fs::remove_file(&path).expect("removable");
+    }
+}
+
+/// Runs a target on its seeds.
+fn corpus(target: &str, run: impl Fn(&[u8])) {
+    let seeds = seeds(&root().join("fuzz/corpus").join(target));
+    assert!(!seeds.is_empty(), "{target}");
+    each(&seeds, run);
+}
+
+/// Calls a target that takes text.
+fn text(run: impl Fn(&str)) -> impl Fn(&[u8]) {
+    move |bytes| {
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            run(text);
+        }
+    }
+}
+
+#[test]
+fn seeds_of_readers_open_or_are_refused_whatever_is_damaged() {
+    for (target, name) in [
+        ("safetensors", "a.safetensors"),
+        ("pytorch", "a.pt"),
+        ("numpy", "a.npz"),
+        ("hdf5", "a.h5"),
+        ("msgpack", "a.msgpack"),
+        ("gguf", "a.gguf"),
+        ("zip", "a.zip"),
+        ("index", "model.safetensors.index.json"),
+    ] {
+        corpus(target, |bytes| targets::read(name, bytes));
+    }
+    corpus("tensorflow", targets::tensorflow);
+}
+
+#[test]
+fn files_of_other_libraries_open_or_are_refused_whatever_is_damaged() {
+    let mut seeds = seeds(&root().join("tests/data/formats"));
+    assert!(seeds.len() > 30, "{} seeds", seeds.len());
+    // Some need the files beside them.
+    seeds.iter().for_each(|seed| targets::read_path(seed));
+    // What was expected of them is all safetensors, which has seeds of its own.
+    seeds.retain(|seed| !seed.to_string_lossy().ends_with(".expected.safetensors"));
+    each(&seeds, |bytes| targets::read("a", bytes));
+}
+
+#[test]
+fn seeds_of_mappings_are_read_or_refused_whatever_is_damaged() {
+    corpus("mapping", text(targets::mapping));
+    corpus("template", text(targets::template));
+}
+
+#[test]
+fn seeds_of_catalogues_bind_or_are_refused_whatever_is_damaged() {
+    corpus("bind", |bytes| {
+        let _ = targets::bind(bytes);
+    });
+}
+
+#[test]
+fn a_shape_with_a_zero_makes_no_endless_output() {
+    let seed = std::fs::read(root().join("fuzz/corpus/bind/endless-heads")).expect("readable");
+    let codes = targets::bind(&seed);
+    assert!(codes.iter().any(|code| code == "bind/too-many"), "{codes:?}");
+    // Most of the families' own catalogues bind.
+    let bound =
+        (0..54).flat_map(|family| (0..3).map(move |to| targets::bind(&[family, 0, to, 0x0f, b'*', b'1'])));
+    let bound = bound.filter(Vec::is_empty).count();
+    assert!(bound > 20, "{bound}");
+}
+
+#[test]
+fn every_target_has_seeds_and_is_run_here() {
+    let names = |folder: &str| {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(root().join("fuzz").join(folder)).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            found.push(path.file_stem().expect("a name").to_string_lossy().into_owned());
+        }
+        found.sort();
+        found
+    };
+    let targets = names("fuzz_targets");
+    assert_eq!(names("corpus"), targets);
+    let here = include_str!("corpus.rs");
+    for target in targets {
+        assert!(here.contains(&format!("(\"{target}\",")), "{target}");
     }
 }
