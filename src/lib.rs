@@ -12,6 +12,7 @@
 //! | plan | [`plan`] | strided copies per target tensor |
 //! | prove | [`plan::prove()`] | each source element used once, each target element written once |
 //! | execute | [`exec`] | streamed, parallel, in bounded memory |
+//! | weigh | [`evidence`] | whether trained weights agree with the declared source layout |
 //!
 //! Everything up to the proof works on headers alone, and all errors are collected ([`diag`]) before a byte is
 //! written. [`convert`] goes the whole way:
@@ -35,6 +36,7 @@ pub mod detect;
 pub mod diag;
 pub mod diff;
 pub mod dtype;
+pub mod evidence;
 pub mod exec;
 pub mod fold;
 pub mod format;

@@ -18,6 +18,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("identity", &["bind", "diag"]),
     ("detect", &["bind", "catalog", "diag", "fold", "identity", "mapping"]),
     ("inspect", &["bind", "catalog", "dtype", "fold", "mapping", "notation", "verify"]),
+    ("evidence", &["bind", "catalog", "dtype", "diag", "format", "parallel", "progress"]),
 ];
 
 /// Who may not import what.

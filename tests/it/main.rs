@@ -7,6 +7,7 @@ mod cli;
 mod companions;
 mod corpus;
 mod errors;
+mod evidence;
 mod families;
 mod format_gguf;
 mod format_hdf5;
