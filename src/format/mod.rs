@@ -3,8 +3,8 @@
 //! Opening reads headers only. Everything that the headers say is checked before any of it is used, and what
 //! is wrong is reported together; a [`Reader`] can therefore be trusted to describe ranges that exist.
 //!
-//! Each format has a folder: `read` turns a file into a [`part::Part`], `write` lays out a new file. What follows is the
-//! same for all of them: [`part`] makes one checkpoint of parts, [`shards`] reads an index, [`output`] cuts shards.
+//! Each format has a folder: `read` turns a file into a `part::Part`, `write` lays out a new file. What follows is the
+//! same for all of them: `part` makes one checkpoint of parts, `shards` reads an index, [`output`] cuts shards.
 
 use std::fmt;
 use std::io;
