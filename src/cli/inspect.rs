@@ -8,6 +8,7 @@ use qkvconv::bind::{BindOptions, Bound, bind};
 use qkvconv::catalog::Catalog;
 use qkvconv::detect::{Candidate, detect, only};
 use qkvconv::diag::{Diagnostic, Errors};
+use qkvconv::evidence::{Limits, examine};
 use qkvconv::fold::fold_keys;
 use qkvconv::format::{Reader, open};
 use qkvconv::inspect::{Kind, Picture, Seen, draw, kinds, letter, ranges};
@@ -16,6 +17,7 @@ use qkvconv::mapping::{Layout, Mapping};
 use serde_json::{Value, json};
 
 use super::convert::{config, open_options, read_mappings};
+use super::progress::{Bar, catch_interrupts};
 use super::ui::Ui;
 use super::{Exit, MappingFiles, OpenArgs, axis_size};
 
@@ -70,6 +72,10 @@ pub(super) struct InspectArgs {
     /// Write the picture of --tensor as SVG. Example: --svg in_proj.svg
     #[arg(long, value_name = "FILE", requires = "tensor")]
     svg: Option<PathBuf>,
+
+    /// Weigh what the numbers themselves say for or against the layout; reads a bounded sample. Example: --evidence
+    #[arg(long, conflicts_with_all = ["tensor", "json"])]
+    evidence: bool,
 
     /// Print a JSON document: format, tensors, bytes, dtypes, layout, candidates, sizes, kinds, unexplained, tied. Example: --json
     #[arg(long)]
@@ -129,7 +135,7 @@ fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
         }
         None => {
             look.lines(args.picture, ui.width()).iter().for_each(|line| ui.result(line));
-            Ok(())
+            if args.evidence { look.evidence(ui) } else { Ok(()) }
         }
     }
 }
@@ -304,6 +310,20 @@ impl Look<'_> {
             "unexplained": self.unexplained(),
             "tied": self.ties(),
         })
+    }
+
+    /// Prints what the weights say of the layout that was found or named.
+    fn evidence(&self, ui: &Ui) -> Result<(), Errors> {
+        let Some(bound) = self.bound() else {
+            ui.result("evidence: none without one layout whose sizes are known; name it with --from, sizes with --axis");
+            return Ok(());
+        };
+        catch_interrupts();
+        let bar = Bar::new(0, false);
+        let found = examine(self.reader, bound, &Limits::default(), &bar)?;
+        ui.result("evidence");
+        found.lines().iter().for_each(|line| ui.result(&format!("  {line}")));
+        Ok(())
     }
 
     /// Looks at one tensor.

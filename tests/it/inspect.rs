@@ -181,3 +181,23 @@ fn several_layouts_that_fit_are_a_question() {
         ])
         .fails(&["no known layout explains", "other.safetensors"]);
 }
+
+#[test]
+fn trained_weights_speak_for_their_layout() {
+    let folder = Folder::new();
+    let said = folder.run(&["inspect", "--evidence", &digits()]).ok().stdout;
+    assert!(said.contains("the weights agree with the declared layout"), "{said}");
+    // The same weights under names that say that heads are interleaved.
+    let mut tensors = crate::kit::read(std::path::Path::new(&digits()));
+    let renamed: Tensors = std::mem::take(&mut tensors)
+        .into_iter()
+        .map(|(key, tensor)| {
+            let key = key.replace("in_proj_", "query_key_value.").replace("out_proj", "dense");
+            (key, tensor)
+        })
+        .collect();
+    folder.tensors("neox.safetensors", &renamed);
+    let args = ["inspect", "--evidence", "--from", "attention/neox", "--axis", "h=4", "neox.safetensors"];
+    let said = folder.run(&args).ok().stdout;
+    assert!(said.contains("the weights contradict "), "{said}");
+}
