@@ -199,5 +199,7 @@ fn trained_weights_speak_for_their_layout() {
     folder.tensors("neox.safetensors", &renamed);
     let args = ["inspect", "--evidence", "--from", "attention/neox", "--axis", "h=4", "neox.safetensors"];
     let said = folder.run(&args).ok().stdout;
-    assert!(said.contains("the weights contradict "), "{said}");
+    // Three small modules are too few to contradict, and enough to say which would be better.
+    let better = "(h (q + k + v)) is declared; (q + k + v) or (k + q + v) explains the fused q, k, v better by 161 nats";
+    assert!(said.contains(better), "{said}");
 }
