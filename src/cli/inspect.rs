@@ -111,14 +111,11 @@ fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
     let config = config(args.config.as_deref(), &args.source, "config.json", &mut errors);
     errors.finish(())?;
     let options = BindOptions { axes: args.axes.clone(), config, ..BindOptions::default() };
-    let wanted = |mapping: &Mapping, layout: &Layout| match args.from.as_deref() {
-        None => true,
-        Some(name) => name == layout.name || name == format!("{}/{}", mapping.family, layout.name),
-    };
     let mut chosen = mappings.clone();
-    for mapping in &mut chosen {
-        let family = mapping.clone();
-        mapping.layouts.retain(|_, layout| wanted(&family, layout));
+    if let Some(wanted) = &args.from {
+        for Mapping { family, layouts, .. } in &mut chosen {
+            layouts.retain(|name, _| wanted == name || *wanted == format!("{family}/{name}"));
+        }
     }
     let candidates = detect(&chosen, catalog, &options);
     let fit = only(&candidates, catalog).ok().and_then(|candidate| {

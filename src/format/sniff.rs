@@ -24,9 +24,18 @@ pub(super) enum Content {
     Foreign(Box<Diagnostic>),
 }
 
-/// Returns whether a file is a JSON text.
+/// Returns whether a file is a JSON text; its first bytes tell.
 pub(super) fn is_json_file(path: &Path) -> Result<bool, Errors> {
-    Ok(matches!(sniff(&OpenFile::open(path)?)?, Content::Json))
+    let file = OpenFile::open(path)?;
+    Ok(is_json(&head_of(&file)?))
+}
+
+fn head_of(file: &OpenFile) -> Result<Vec<u8>, Errors> {
+    file.bytes(0, HEAD.min(file.size))
+}
+
+fn is_json(head: &[u8]) -> bool {
+    !looks_like_safetensors(head) && head.trim_ascii_start().first() == Some(&b'{') && !head.contains(&0)
 }
 
 /// Opens a regular file and returns its size in bytes; anything else could block or never end.
@@ -42,16 +51,15 @@ pub(super) fn open_regular(path: &Path) -> Result<(File, std::fs::Metadata), Err
 
 /// Tells what a file is.
 pub(super) fn sniff(file: &Arc<OpenFile>) -> Result<Content, Errors> {
-    let head = file.bytes(0, HEAD.min(file.size))?;
+    let head = head_of(file)?;
     // Safetensors comes first: the length of its header is free, and 640 is also the beginning of a pickle.
     if looks_like_safetensors(&head) {
         return Ok(Content::Checkpoint(Format::Safetensors));
     }
-    let text = head.trim_ascii_start();
-    if text.first() == Some(&b'{') && !head.contains(&0) {
+    if is_json(&head) {
         return Ok(Content::Json);
     }
-    if let Some((code, message, help)) = foreign(&head, text) {
+    if let Some((code, message, help)) = foreign(&head, head.trim_ascii_start()) {
         let diagnostic = Diagnostic::error(code, message).file(&file.path).help(help);
         return Ok(Content::Foreign(Box::new(diagnostic)));
     }

@@ -91,12 +91,10 @@ static READ: [OnceLock<Mapping>; FILES.len()] = [const { OnceLock::new() }; FILE
 /// Never in a released build: a test reads every built-in file.
 pub fn family(name: &str) -> Option<Mapping> {
     let at = FILES.iter().position(|(file, _)| *file == name)?;
-    let mapping = READ[at].get_or_init(|| {
-        let text = FILES[at].1.to_owned();
-        match read(&Arc::new(Source { name: format!("mappings/{name}.json"), text })) {
-            Ok(mapping) => mapping,
-            Err(errors) => panic!("the built-in {name} is wrong: {errors}"),
-        }
+    let source = source(name)?;
+    let mapping = READ[at].get_or_init(|| match read(&source) {
+        Ok(mapping) => mapping,
+        Err(errors) => panic!("the built-in {name} is wrong: {errors}"),
     });
     Some(mapping.clone())
 }

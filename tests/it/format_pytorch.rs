@@ -484,7 +484,7 @@ fn objects_beside_the_tensors_are_passed_over() {
 
 #[test]
 fn calls_that_do_harm_are_named_and_not_made() {
-    let call = |pickle: Pickle| pickle.text("touch /tmp/harm").op(b"\x85R").stop();
+    let call = |pickle: Pickle| pickle.text("touch harm").op(b"\x85R").stop();
     for (module, name) in
         [("posix", "system"), ("os", "popen"), ("builtins", "eval"), ("__builtin__", "getattr")]
     {

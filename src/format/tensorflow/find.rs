@@ -154,7 +154,7 @@ mod tests {
         let umlaut = put(folder, "ü.index", &TABLE_MAGIC);
         for (text, found) in [
             ("model_checkpoint_path: \"a-2\"\nall_model_checkpoint_paths: \"a-1\"\n", Some(&two)),
-            ("model_checkpoint_path: \"/home/of/another/a-1\"\n", Some(&one)),
+            ("model_checkpoint_path: \"/another/folder/a-1\"\n", Some(&one)),
             ("model_checkpoint_path: '\\303\\274'", Some(&umlaut)),
             ("model_checkpoint_path: \"../outside\"\n", None),
             ("model_checkpoint_path: \"..\"\n", None),
