@@ -130,3 +130,26 @@ fn the_config_file_is_the_one_of_the_layout() {
         .run(&["--mapping", "family.json", "--from", "theirs", "--to", "ours", "out", "back.safetensors"])
         .ok();
 }
+
+/// Meta's checkpoints have a params.json: what the mapping tells of it is what the framework itself wrote.
+#[test]
+fn a_built_in_layout_has_its_frameworks_config() {
+    let folder = Folder::new();
+    let pair = format!("{}/tests/oracles/18_hf_llama_to_meta_llama", env!("CARGO_MANIFEST_DIR"));
+    let run = folder.run(&["--from", "llama/hf", "--to", "llama/meta", &format!("{pair}/src"), "out"]).ok();
+    assert_eq!(names(&folder, "out"), ["generation_config.json", "model.safetensors", "params.json"]);
+    let read = |path: &std::path::Path| -> Value {
+        serde_json::from_slice(&std::fs::read(path).expect("readable")).expect("JSON")
+    };
+    let (written, theirs) =
+        (read(&folder.join("out/params.json")), read(format!("{pair}/dst/params.json").as_ref()));
+    // Of the vocabulary these files often say -1, so it is not read there.
+    for key in ["dim", "n_layers", "n_heads", "n_kv_heads"] {
+        assert_eq!(written[key], theirs[key], "{key}");
+    }
+    assert!(run.stderr.contains("`rms_norm_eps` of config.json"), "{}", run.stderr);
+    // Which is read on the way back.
+    let run = folder.run(&["--from", "llama/meta", "--to", "llama/hf", "out", "back"]).ok();
+    assert!(run.stderr.contains("from params.json `n_heads`"), "{}", run.stderr);
+    assert_eq!(read(&folder.join("back/config.json"))["num_key_value_heads"], theirs["n_kv_heads"]);
+}
