@@ -150,6 +150,12 @@ fn write_config(selection: &Selection, bound: &Bound, config: &Config) -> (Vec<u
     };
     for (axis, entry) in &target.config {
         let Some(key) = entry.keys.first() else { continue };
+        // What the framework takes by itself is not written: some read no such entry.
+        let size = size_of(bound, axis);
+        let taken = entry.absent.as_ref().and_then(|absent| absent.eval_size(&|name| size_of(bound, name)));
+        if size.is_some() && taken == size {
+            continue;
+        }
         // One entry cannot tell two axes that differ, such as the sides of a patch.
         let agrees = target.config.iter().all(|(other, twin)| {
             twin.keys.first() != Some(key)
