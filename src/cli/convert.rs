@@ -21,9 +21,10 @@ use qkvconv::span::Source;
 use qkvconv::verify::forward::Differences;
 use qkvconv::verify::readback::ReadBack;
 
+use super::Exit;
+use super::args::{Allowed, ConvertArgs, LayoutArgs, MappingFiles, OpenArgs, VerifyHow};
 use super::progress::{Bar, catch_interrupts};
 use super::ui::Ui;
-use super::{Allowed, ConvertArgs, Exit, LayoutArgs, MappingFiles, OpenArgs, VerifyHow};
 
 /// What `--from` says where the layout is to be found out.
 const AUTO: &str = "auto";

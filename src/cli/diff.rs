@@ -7,10 +7,11 @@ use qkvconv::diag::{Collector, Errors};
 use qkvconv::diff::{DiffOptions, DiffReport, diff, work};
 use qkvconv::format::{OpenOptions, Reader, open};
 
+use super::Exit;
+use super::args::OpenArgs;
 use super::convert::{globs, open_options};
 use super::progress::{Bar, catch_interrupts};
 use super::ui::Ui;
-use super::{Exit, OpenArgs};
 
 /// The comparison.
 #[derive(Debug, Args)]

@@ -16,10 +16,11 @@ use qkvconv::mapping::select::all;
 use qkvconv::mapping::{Layout, Mapping};
 use serde_json::{Value, json};
 
+use super::Exit;
+use super::args::{MappingFiles, OpenArgs, axis_size};
 use super::convert::{config, open_options, read_mappings};
 use super::progress::{Bar, catch_interrupts};
 use super::ui::Ui;
-use super::{Exit, MappingFiles, OpenArgs, axis_size};
 
 /// How many kinds of tensors that nothing explains are named.
 const STRANGERS: usize = 12;

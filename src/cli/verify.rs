@@ -9,10 +9,11 @@ use qkvconv::format::OpenOptions;
 use qkvconv::identity::Identity;
 use qkvconv::report::Outcome;
 
+use super::Exit;
+use super::args::VerifyArgs;
 use super::convert::{limits, resolve, say_checked, select_layouts, write_report};
 use super::progress::{Bar, catch_interrupts};
 use super::ui::Ui;
-use super::{Exit, VerifyArgs};
 
 /// Verifies.
 pub(super) fn run(ui: &Ui, args: &VerifyArgs) -> Exit {

@@ -12,6 +12,7 @@ mod json;
 pub mod key;
 mod read;
 mod read_forward;
+pub mod schema;
 pub mod select;
 
 use std::collections::BTreeMap;

@@ -1,32 +1,29 @@
-//! `qkvconv mapping list | show`
+//! `qkvconv mapping show NAME`
 
+use clap::Args;
 use qkvconv::diag::{Diagnostic, Errors, nearest};
 use qkvconv::mapping::select::all;
 use qkvconv::mapping::{Axis, Layout, Mapping};
 
-use super::convert::read_mappings;
-use super::ui::Ui;
-use super::{Exit, MappingFiles};
+use crate::cli::Exit;
+use crate::cli::args::MappingFiles;
+use crate::cli::convert::read_mappings;
+use crate::cli::ui::Ui;
 
-/// Lists all families and layouts.
-pub(super) fn list(ui: &Ui, files: &MappingFiles) -> Exit {
-    let mappings = match read_mappings(files).and_then(|files| all(&files)) {
-        Ok(mappings) => mappings,
-        Err(errors) => return ui.fail(&errors),
-    };
-    for mapping in &mappings {
-        let width = mapping.layouts.keys().map(String::len).max().unwrap_or(0) + mapping.family.len() + 1;
-        for layout in mapping.layouts.values() {
-            let name = format!("{}/{}", mapping.family, layout.name);
-            ui.result(&format!("{name:width$}  {}", layout.about));
-        }
-    }
-    Exit::Done
+/// What to show.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ShowArgs {
+    /// A layout, `family/layout` or bare, or a family.
+    name: String,
+    #[command(flatten)]
+    files: MappingFiles,
 }
 
 /// Shows what a layout, or a whole family, stores.
-pub(super) fn show(ui: &Ui, name: &str, files: &MappingFiles) -> Exit {
-    match read_mappings(files).and_then(|files| all(&files)).and_then(|mappings| show_in(ui, name, &mappings))
+pub(super) fn run(ui: &Ui, args: &ShowArgs) -> Exit {
+    match read_mappings(&args.files)
+        .and_then(|files| all(&files))
+        .and_then(|mappings| show_in(ui, &args.name, &mappings))
     {
         Ok(()) => Exit::Done,
         Err(errors) => ui.fail(&errors),

@@ -1,0 +1,1 @@
+//! `qkvconv mapping infer`: the rules between two checkpoints that hold the same weights, found from their contents.

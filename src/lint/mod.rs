@@ -1,0 +1,1 @@
+//! `qkvconv mapping check`: whether a mapping file is right, without any checkpoint.
