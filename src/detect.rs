@@ -29,6 +29,8 @@ pub struct Candidate {
     pub whole: bool,
     /// Whether the file records this layout.
     pub recorded: bool,
+    /// What tells that a checkpoint has this layout where names and shapes do not, in words.
+    pub told_by: Vec<String>,
     /// Why it does not fit, in words; `None` where it does.
     pub obstacle: Option<String>,
     /// Other layouts of the family that hold exactly the same in the same places: nothing in this checkpoint tells them
@@ -53,8 +55,13 @@ impl Candidate {
 /// Scores all layouts and returns those that match any name: what fits first, then by how much they explain.
 ///
 /// Where a whole model fits, families of single modules, which fit parts of many models, are no longer candidates.
-pub fn detect(mappings: &[Mapping], catalog: &Catalog, options: &BindOptions) -> Vec<Candidate> {
-    let recorded = Identity::read(&catalog.metadata).map(|identity| identity.layout);
+/// `recorded` is what the checkpoint records of itself, unless the caller overrules it.
+pub fn detect(
+    mappings: &[Mapping],
+    catalog: &Catalog,
+    options: &BindOptions,
+    recorded: Option<&Identity>,
+) -> Vec<Candidate> {
     let mut kinds: IndexMap<String, Vec<usize>> = IndexMap::new();
     for (at, tensor) in catalog.tensors.iter().enumerate() {
         kinds.entry(pattern(&tensor.key)).or_default().push(at);
@@ -64,7 +71,7 @@ pub fn detect(mappings: &[Mapping], catalog: &Catalog, options: &BindOptions) ->
         let mut of_family: Vec<Candidate> = mapping
             .layouts
             .values()
-            .filter_map(|layout| score(mapping, layout, &kinds, catalog, options, recorded.as_deref()))
+            .filter_map(|layout| score(mapping, layout, &kinds, catalog, options, recorded))
             .collect();
         unite(&mut of_family);
         candidates.append(&mut of_family);
@@ -110,10 +117,59 @@ pub fn only<'a>(candidates: &'a [Candidate], catalog: &Catalog) -> Result<&'a Ca
             let names: Vec<String> = fitting.iter().map(|candidate| candidate.name()).collect();
             let message = "several layouts explain the checkpoint, and nothing in it tells them apart";
             let diagnostic = Diagnostic::error("detect/several", message).file(&catalog.path);
-            let diagnostic = diagnostic.found(names.join(", "));
-            Err(diagnostic.help(format!("say which with --from, as in --from {}", names[0])).into())
+            let diagnostic = diagnostic.found(names.join(", ")).help(format!(
+                "{}; say which with --from, as in --from {}",
+                apart(&fitting).join("; "),
+                names[0]
+            ));
+            Err(diagnostic.into())
         }
     }
+}
+
+/// Returns what would tell fitting layouts apart, in words: at least one line.
+pub fn apart(fitting: &[&Candidate]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for candidate in fitting {
+        let own = |text: &&String| !fitting.iter().all(|other| other.told_by.contains(*text));
+        let told: Vec<&str> = candidate.told_by.iter().filter(own).map(String::as_str).collect();
+        if !told.is_empty() {
+            lines.push(format!("{} is told by {}", candidate.name(), told.join(" and ")));
+        }
+    }
+    let bare: Vec<String> = fitting
+        .iter()
+        .filter(|candidate| candidate.told_by.is_empty())
+        .map(|candidate| format!("`qkvconv inspect --evidence --from {}`", candidate.name()))
+        .collect();
+    if lines.len() < 2 && !bare.is_empty() {
+        lines.push(format!(
+            "they name and shape all tensors alike; trained weights may tell: compare {}",
+            bare.join(" and ")
+        ));
+    }
+    if lines.is_empty() {
+        lines.push("no config tells them apart".to_owned());
+    }
+    lines
+}
+
+/// Returns what tells a layout beside names and shapes.
+fn told_by(layout: &Layout) -> Vec<String> {
+    let values = |values: Vec<String>| values.join(" or ");
+    let mut told = Vec::new();
+    if !layout.models.is_empty() {
+        let models = layout.models.iter().map(|name| format!("`{name}`")).collect();
+        told.push(format!("a config whose `model_type` is {}", values(models)));
+    }
+    for condition in &layout.when {
+        let allowed = condition.allowed.iter().map(|value| match value {
+            serde_json::Value::Null => "missing".to_owned(),
+            value => value.to_string(),
+        });
+        told.push(format!("a config whose `{}` is {}", condition.key, values(allowed.collect())));
+    }
+    told
 }
 
 /// Where the config names the model and a fitting layout says that its models are called so, the others do not fit.
@@ -143,7 +199,7 @@ fn score(
     kinds: &IndexMap<String, Vec<usize>>,
     catalog: &Catalog,
     options: &BindOptions,
-    recorded: Option<&str>,
+    recorded: Option<&Identity>,
 ) -> Option<Candidate> {
     let is_set = layout.is_file_set();
     let mut matched = 0;
@@ -181,7 +237,8 @@ fn score(
         matched,
         total: catalog.tensors.len(),
         whole: mapping.unmapped == Unmapped::Error,
-        recorded: recorded == Some(name.as_str()),
+        recorded: recorded.is_some_and(|identity| identity.layout == name),
+        told_by: told_by(layout),
         obstacle: None,
         same_as: Vec::new(),
         bound: None,
@@ -194,7 +251,7 @@ fn score(
         (Some(guard), _) => Some(guard),
         (None, Some(stranger)) if candidate.whole => Some(format!("no rule holds `{stranger}`")),
         (None, _) if !anchored => Some("no attention module has such names".to_owned()),
-        (None, _) => try_binding(mapping, layout, catalog, options, &mut candidate.bound),
+        (None, _) => try_binding(mapping, layout, catalog, options, recorded, &mut candidate.bound),
     };
     Some(candidate)
 }
@@ -205,14 +262,13 @@ fn try_binding(
     layout: &Layout,
     catalog: &Catalog,
     options: &BindOptions,
+    recorded: Option<&Identity>,
     bound: &mut Option<Box<Bound>>,
 ) -> Option<String> {
     let mut options = options.clone();
     options.allow.push(Allow::MissingConfig);
-    if options.recorded.is_empty()
-        && let Some(identity) = Identity::read(&catalog.metadata)
-    {
-        options.recorded = identity.sizes.into_iter().collect();
+    if let Some(identity) = recorded {
+        options.recorded = identity.sizes.clone().into_iter().collect();
     }
     match bind(mapping, layout, layout, catalog, &options) {
         Ok(done) => {

@@ -124,9 +124,11 @@ impl Errors {
 }
 
 impl Errors {
-    /// Names a file in the diagnostics of that code that name none.
-    pub fn in_file(mut self, code: &str, path: &Path) -> Errors {
-        for diagnostic in self.0.iter_mut().filter(|other| other.code == code && other.file.is_none()) {
+    /// Names a file in the diagnostics of that stage, such as `exec/`, that name none.
+    pub fn in_file(mut self, stage: &str, path: &Path) -> Errors {
+        for diagnostic in
+            self.0.iter_mut().filter(|other| other.code.starts_with(stage) && other.file.is_none())
+        {
             diagnostic.file = Some(path.to_owned());
         }
         self

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::bind::Size;
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors};
+use crate::mapping::Mapping;
 
 /// The metadata key.
 const KEY: &str = "qkvconv";
@@ -46,13 +47,21 @@ impl Identity {
         metadata.insert(KEY.to_owned(), serde_json::to_string(self).unwrap_or_default());
     }
 
-    /// Checks that the record agrees with what the caller says with `option`, `--from` or `--to`.
+    /// Checks that the record agrees with what the caller says: the layout with `option`, `--from` or `--to`, and sizes
+    /// with `--axis`.
     ///
     /// # Errors
-    /// Returns `identity/layout` where the file is recorded to hold another layout.
-    pub fn check(&self, family: &str, layout: &str, option: &str) -> Result<(), Errors> {
+    /// Returns `identity/layout` where the file is recorded to hold another layout, else `identity/axis` for every axis
+    /// that is recorded to have another size.
+    pub fn check(
+        &self,
+        family: &str,
+        layout: &str,
+        option: &str,
+        axes: &[(String, u64)],
+    ) -> Result<(), Errors> {
         if self.layout == format!("{family}/{layout}") {
-            return Ok(());
+            return self.check_axes(axes);
         }
         Err(Diagnostic::error(
             "identity/layout",
@@ -62,5 +71,36 @@ impl Identity {
         .found(format!("{option} {layout}"))
         .help(format!("use {option} {}, or overrule the record with --trust-layout", self.layout))
         .into())
+    }
+
+    /// Checks that the record agrees with the sizes that the caller says.
+    ///
+    /// # Errors
+    /// Returns `identity/axis` for every axis that is recorded to have another size.
+    pub fn check_axes(&self, axes: &[(String, u64)]) -> Result<(), Errors> {
+        let mut errors = Collector::default();
+        for (axis, size) in axes {
+            let Some(recorded) = self.sizes.get(axis).filter(|recorded| *recorded != size) else { continue };
+            let message = format!("the file records another size of `{axis}` than --axis says");
+            errors.push(
+                Diagnostic::error("identity/axis", message)
+                    .expected(format!("`{axis}` = {recorded}, as recorded by qkvconv {}", self.version))
+                    .found(format!("--axis {axis}={size}"))
+                    .help(format!("leave --axis {axis} out, or overrule the record with --trust-layout")),
+            );
+        }
+        errors.finish(()).map(|_| ())
+    }
+
+    /// Returns a warning where the layout comes from another mapping file, or from another version of it, than the one
+    /// that is used now.
+    pub fn changed(&self, mapping: &Mapping) -> Option<Diagnostic> {
+        (self.mapping != mapping.hash).then(|| {
+            let message = format!("`{}` may have changed since the file was written", self.layout);
+            Diagnostic::warning("identity/mapping", message)
+                .expected(format!("the mapping whose BLAKE3 is {:.16}…, as recorded by qkvconv {}", self.mapping, self.version))
+                .found(format!("{} ({:.16}…)", mapping.source.name, mapping.hash))
+                .help("if the layout describes the same arrangement still, there is nothing to do; the output is read back either way")
+        })
     }
 }

@@ -1,33 +1,26 @@
 //! `qkvconv --from A --to B SRC DST`: the conversion.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Instant;
 
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use indicatif::{BinaryBytes, HumanBytes};
-use qkvconv::bind::{BindOptions, Config};
-use qkvconv::convert::{Checked, Conversion, ConvertOptions, Done};
-use qkvconv::detect::{detect, only};
-use qkvconv::diag::{Collector, Diagnostic, Errors};
+use qkvconv::convert::{Checked, Conversion, Done};
+use qkvconv::diag::Errors;
+use qkvconv::evidence::Evidence;
+use qkvconv::exec::Rounded;
 use qkvconv::exec::publish::{Destination, PublishOptions, io_error};
-use qkvconv::exec::{Limits, Rounded};
-use qkvconv::format::{Format, OpenOptions, open};
-use qkvconv::mapping::select::{Selection, all, select};
+use qkvconv::format::Format;
 use qkvconv::plan::explain;
 use qkvconv::report::{Outcome, card, report};
-use qkvconv::span::Source;
 use qkvconv::verify::forward::Differences;
 use qkvconv::verify::readback::ReadBack;
 
 use super::Exit;
-use super::args::{Allowed, ConvertArgs, LayoutArgs, MappingFiles, OpenArgs, VerifyHow};
+use super::args::{ConvertArgs, VerifyHow};
 use super::progress::{Bar, catch_interrupts};
+use super::source::{limits, resolve, select_layouts};
 use super::ui::Ui;
-
-/// What `--from` says where the layout is to be found out.
-const AUTO: &str = "auto";
 
 /// The most bytes in a shard where nothing else is said, as huggingface_hub has it
 /// (`src/huggingface_hub/serialization/_base.py`, MAX_SHARD_SIZE).
@@ -67,10 +60,16 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
     let conversion = Conversion::prepare(&selection, source, &options)?;
     ui.warn(&conversion.warnings);
     if args.dry_run {
+        catch_interrupts();
+        let weighed = match args.verify {
+            VerifyHow::None => None,
+            _ => conversion.weigh(limits(&args.layouts).threads, &Bar::new(0, false))?,
+        };
         for line in explain(&conversion.plan, conversion.reader.catalog()) {
             ui.result(&line);
         }
         summarize(ui, &conversion, None);
+        weighed.iter().for_each(|evidence| say_weighed(ui, evidence));
     } else {
         catch_interrupts();
         // What is read back counts as much as what is written.
@@ -122,6 +121,7 @@ pub(super) fn write_report(
 pub(super) fn say_checked(ui: &Ui, checked: &Checked) {
     let ReadBack { elements, tensors, .. } = checked.read_back;
     ui.say(&format!("read back: {elements} elements of {tensors} tensors agree"));
+    checked.evidence.iter().for_each(|evidence| say_weighed(ui, evidence));
     let Some(attention) = &checked.attention else { return };
     let parts = |differences: &Differences| {
         differences.parts().map(|(name, value)| format!("{name} {value:.1e}")).join(", ")
@@ -145,6 +145,11 @@ pub(super) fn say_checked(ui: &Ui, checked: &Checked) {
         };
         ui.say(&format!("not computed: {why}{count}"));
     }
+}
+
+/// Says in a line what the weights say of the source layout.
+fn say_weighed(ui: &Ui, evidence: &Evidence) {
+    ui.say(&format!("evidence: {}", evidence.verdict()));
 }
 
 /// Says in a few lines what was done.
@@ -268,139 +273,4 @@ fn rearranged(conversion: &Conversion<'_>) -> Vec<String> {
 
 fn plural(count: usize, word: &str) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }
-}
-
-/// Selects the two layouts that the user names; `--from auto` is the one layout that explains the source.
-pub(super) fn select_layouts(ui: &Ui, args: &LayoutArgs, source: &Path) -> Result<Selection, Errors> {
-    let files = read_mappings(&args.files)?;
-    // clap has made sure that both are there.
-    let (from, to) = (args.from.as_deref().unwrap_or_default(), args.to.as_deref().unwrap_or_default());
-    if from != AUTO {
-        return select(from, to, &files);
-    }
-    let mut mappings = all(&files)?;
-    // The target says at least which families can be meant.
-    mappings.retain(|mapping| match to.split_once('/') {
-        Some((family, _)) => mapping.family == family,
-        None => mapping.layouts.contains_key(to),
-    });
-    let options = resolve(args, source, "config.json")?;
-    let reader = open(source, &options.open)?;
-    let candidates = detect(&mappings, reader.catalog(), &options.bind);
-    let found = only(&candidates, reader.catalog())?.name();
-    ui.say(&format!("--from auto: {found}"));
-    let to = match to.split_once('/') {
-        Some(_) => to.to_owned(),
-        None => format!("{}/{to}", found.split('/').next().unwrap_or_default()),
-    };
-    select(&found, &to, &files)
-}
-
-/// Returns what an execution may use.
-pub(super) fn limits(args: &LayoutArgs) -> Limits {
-    let default = Limits::default();
-    Limits { threads: args.threads.map_or(default.threads, Into::into), ..default }
-}
-
-/// Reads the mapping files that the user names.
-pub(super) fn read_mappings(files: &MappingFiles) -> Result<Vec<Arc<Source>>, Errors> {
-    let mut errors = Collector::default();
-    let mut sources = Vec::new();
-    for path in &files.mappings {
-        match std::fs::read_to_string(path) {
-            Ok(text) => sources.push(Arc::new(Source { name: path.display().to_string(), text })),
-            Err(error) => errors.push(io_error(path, "read the mapping", &error)),
-        }
-    }
-    errors.finish(sources).map(|(sources, _)| sources)
-}
-
-/// Turns what the user typed into what the library takes.
-pub(super) fn resolve(args: &LayoutArgs, source: &Path, config_file: &str) -> Result<ConvertOptions, Errors> {
-    let mut errors = Collector::default();
-    let only = globs("--only", &args.only, &mut errors);
-    let drop = globs("--drop", &args.drop, &mut errors);
-    let config = config(args.config.as_deref(), source, config_file, &mut errors);
-    let allow = args.allow.iter().filter_map(|allowed| match allowed {
-        Allowed::Bind(allow) => Some(*allow),
-        Allowed::OutsideLink => None,
-    });
-    let bind = BindOptions {
-        axes: args.axes.clone(),
-        config,
-        recorded: Vec::new(),
-        only,
-        drop,
-        strip_prefix: args.strip_prefix.clone(),
-        add_prefix: args.add_prefix.clone(),
-        tied: args.tied.into(),
-        allow: allow.collect(),
-        dtype: args.dtype.map(Into::into),
-    };
-    let outside_links = args.allow.contains(&Allowed::OutsideLink);
-    let open = open_options(&args.open, outside_links);
-    let options = ConvertOptions { open, bind, trust_layout: args.trust_layout, ..ConvertOptions::default() };
-    errors.finish(options).map(|(options, _)| options)
-}
-
-/// Turns what the user typed about opening into what the library takes.
-pub(super) fn open_options(args: &OpenArgs, allow_outside_links: bool) -> OpenOptions {
-    let void_as = args.void_as.iter().copied().map(Into::into).collect();
-    OpenOptions { allow_outside_links, root: args.root.clone(), void_as }
-}
-
-pub(super) fn globs(option: &str, patterns: &[String], errors: &mut Collector) -> Option<GlobSet> {
-    if patterns.is_empty() {
-        return None;
-    }
-    let mut set = GlobSetBuilder::new();
-    for pattern in patterns {
-        match GlobBuilder::new(pattern).literal_separator(false).build() {
-            Ok(glob) => {
-                set.add(glob);
-            }
-            Err(error) => errors.push(
-                Diagnostic::error("usage/glob", format!("{option} {pattern}: {}", error.kind()))
-                    .help("`*` stands for any text, `?` for one character, `[ab]` for one of several, `{a,b}` for either"),
-            ),
-        }
-    }
-    set.build().map_err(|error| errors.push(Diagnostic::error("usage/glob", error.to_string()))).ok()
-}
-
-/// Reads the config that the user names, or the one beside the source: under the name that the layout's framework gives
-/// it, else under a usual one.
-pub(super) fn config(
-    named: Option<&Path>,
-    source: &Path,
-    config_file: &str,
-    errors: &mut Collector,
-) -> Option<Config> {
-    let folder = if source.is_dir() { source } else { source.parent()? };
-    let path = match named {
-        Some(path) => path.to_owned(),
-        None => {
-            let names = [config_file, "config.json", "params.json"];
-            names.iter().map(|name| folder.join(name)).find(|path| path.is_file())?
-        }
-    };
-    match read_config(&path) {
-        Ok(config) => Some(config),
-        Err(error) => {
-            errors.push(error);
-            None
-        }
-    }
-}
-
-fn read_config(path: &PathBuf) -> Result<Config, Diagnostic> {
-    let text = std::fs::read_to_string(path).map_err(|error| io_error(path, "read the config", &error))?;
-    let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| {
-        Diagnostic::error("config/json", "the config is not JSON")
-            .file(path)
-            .found(error.to_string())
-            .help("correct it, or name another with --config")
-    })?;
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    Ok(Config { name, value })
 }

@@ -9,8 +9,8 @@ use qkvconv::format::{OpenOptions, Reader, open};
 
 use super::Exit;
 use super::args::OpenArgs;
-use super::convert::{globs, open_options};
 use super::progress::{Bar, catch_interrupts};
+use super::source::{globs, open_options};
 use super::ui::Ui;
 
 /// The comparison.

@@ -6,11 +6,12 @@ use clap::Args;
 use indicatif::HumanBytes;
 use qkvconv::bind::{BindOptions, Bound, bind};
 use qkvconv::catalog::Catalog;
-use qkvconv::detect::{Candidate, detect, only};
+use qkvconv::convert::ConvertOptions;
+use qkvconv::detect::{Candidate, apart, only};
 use qkvconv::diag::{Diagnostic, Errors};
 use qkvconv::evidence::{Limits, examine};
 use qkvconv::fold::fold_keys;
-use qkvconv::format::{Reader, open};
+use qkvconv::format::Reader;
 use qkvconv::inspect::{Kind, Picture, Seen, draw, kinds, letter, ranges};
 use qkvconv::mapping::select::all;
 use qkvconv::mapping::{Layout, Mapping};
@@ -18,8 +19,8 @@ use serde_json::{Value, json};
 
 use super::Exit;
 use super::args::{MappingFiles, OpenArgs, axis_size};
-use super::convert::{config, open_options, read_mappings};
 use super::progress::{Bar, catch_interrupts};
+use super::source::{config, open_options, read_mappings, recognise};
 use super::ui::Ui;
 
 /// How many kinds of tensors that nothing explains are named.
@@ -78,6 +79,10 @@ pub(super) struct InspectArgs {
     #[arg(long, conflicts_with_all = ["tensor", "json"])]
     evidence: bool,
 
+    /// Let --axis overrule the sizes that the file records, and look for other layouts. Example: --trust-layout
+    #[arg(long)]
+    trust_layout: bool,
+
     /// Print a JSON document: format, tensors, bytes, dtypes, layout, candidates, sizes, kinds, unexplained, tied. Example: --json
     #[arg(long)]
     json: bool,
@@ -106,8 +111,6 @@ struct Look<'a> {
 
 fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
     let mappings = all(&read_mappings(&args.files)?)?;
-    let reader = open(&args.source, &open_options(&args.open, !args.allow.is_empty()))?;
-    let catalog = reader.catalog();
     let mut errors = qkvconv::diag::Collector::default();
     let config = config(args.config.as_deref(), &args.source, "config.json", &mut errors);
     errors.finish(())?;
@@ -118,7 +121,11 @@ fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
             layouts.retain(|name, _| wanted == name || *wanted == format!("{family}/{name}"));
         }
     }
-    let candidates = detect(&chosen, catalog, &options);
+    let open = open_options(&args.open, !args.allow.is_empty());
+    let trust_layout = args.trust_layout;
+    let looking = ConvertOptions { open, bind: options.clone(), trust_layout, ..ConvertOptions::default() };
+    let (reader, candidates) = recognise(&chosen, &args.source, &looking)?;
+    let catalog = reader.catalog();
     let fit = only(&candidates, catalog).ok().and_then(|candidate| {
         let mapping = mappings.iter().find(|mapping| mapping.family == candidate.family)?;
         Some((candidate, mapping, mapping.layouts.get(&candidate.layout)?))
@@ -247,6 +254,7 @@ impl Look<'_> {
             (None, several) => {
                 let mut lines = vec!["layout: one of these; say which with --from".to_owned()];
                 lines.extend(several.iter().map(|candidate| format!("  {}", describe(candidate))));
+                lines.extend(apart(several));
                 lines
             }
         }
@@ -288,6 +296,7 @@ impl Look<'_> {
             json!({
                 "layout": candidate.name(), "fits": candidate.fits(), "recorded": candidate.recorded,
                 "matched": candidate.matched, "same_as": candidate.same_as, "obstacle": candidate.obstacle,
+                "told_by": candidate.told_by,
             })
         };
         json!({

@@ -6,6 +6,7 @@ mod diff;
 mod inspect;
 mod mapping;
 mod progress;
+mod source;
 mod ui;
 mod verify;
 

@@ -11,8 +11,9 @@ use qkvconv::report::Outcome;
 
 use super::Exit;
 use super::args::VerifyArgs;
-use super::convert::{limits, resolve, say_checked, select_layouts, write_report};
+use super::convert::{say_checked, write_report};
 use super::progress::{Bar, catch_interrupts};
+use super::source::{limits, resolve, select_layouts};
 use super::ui::Ui;
 
 /// Verifies.
@@ -38,8 +39,8 @@ fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Resu
     if let Some(identity) = Identity::read(&target.catalog().metadata)
         && !options.trust_layout
     {
-        let agrees = identity.check(&selection.mapping().family, &selection.target().name, "--to");
-        agrees.map_err(|errors| errors.in_file("identity/layout", destination))?;
+        let agrees = identity.check(&selection.mapping().family, &selection.target().name, "--to", &[]);
+        agrees.map_err(|errors| errors.in_file("identity/", destination))?;
     }
     ui.warn(&conversion.warnings);
     catch_interrupts();

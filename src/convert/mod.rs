@@ -3,6 +3,7 @@
 mod attention;
 mod companions;
 mod random;
+mod weigh;
 
 pub use attention::Attention;
 use attention::Computation;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use crate::bind::{BindOptions, Bound, bind};
 use crate::diag::{Collector, Diagnostic, Errors};
+use crate::evidence::Evidence;
 use crate::exec::publish::{Destination, PublishOptions, Staging};
 use crate::exec::{ExecStats, Limits, ReadAt, execute};
 use crate::format::output::{OutputLayout, OutputOptions, OutputTensor, lay_out, lay_out_set};
@@ -33,7 +35,7 @@ pub struct ConvertOptions {
     pub open: OpenOptions,
     /// How it is bound.
     pub bind: BindOptions,
-    /// Whether --from overrules the layout that the source records.
+    /// Whether --from overrules the layout that the source records, and what the weights say of it.
     pub trust_layout: bool,
     /// The format of the output; `None` for the one that the layout's file names say, else safetensors.
     pub format: Option<Format>,
@@ -48,7 +50,7 @@ pub struct ConvertOptions {
 /// What is checked of the output before it is published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verify {
-    /// Nothing.
+    /// Nothing, neither the output nor whether the weights agree with the source layout.
     None,
     /// Every element is read back.
     Readback,
@@ -75,6 +77,8 @@ pub struct Conversion<'a> {
     pub companions: Companions,
     /// Everything odd but harmless that was seen.
     pub warnings: Vec<Diagnostic>,
+    /// Whether the caller vouches for the source layout, so that the weights are not asked.
+    pub trust_layout: bool,
 }
 
 impl std::fmt::Debug for Conversion<'_> {
@@ -114,6 +118,8 @@ pub struct Checked {
     pub read_back: ReadBack,
     /// What was computed, for [`Verify::Full`].
     pub attention: Option<Attention>,
+    /// What the weights say of the source layout, unless the caller vouches for it.
+    pub evidence: Option<Evidence>,
 }
 
 impl Checked {
@@ -148,11 +154,14 @@ impl<'a> Conversion<'a> {
         let mapping = selection.mapping();
         let catalog = reader.catalog();
         let mut bind_options = options.bind.clone();
+        let mut changed = None;
         if let Some(identity) = Identity::read(&catalog.metadata)
             && !options.trust_layout
         {
-            let agrees = identity.check(&mapping.family, &selection.source().name, "--from");
-            agrees.map_err(|errors| errors.in_file("identity/layout", source))?;
+            let (family, layout) = (&mapping.family, &selection.source().name);
+            let agrees = identity.check(family, layout, "--from", &options.bind.axes);
+            agrees.map_err(|errors| errors.in_file("identity/", source))?;
+            changed = identity.changed(mapping).map(|warning| warning.file(source));
             bind_options.recorded = identity.sizes.into_iter().collect();
         }
         let bound = bind(mapping, selection.source(), selection.target(), catalog, &bind_options)?;
@@ -199,8 +208,20 @@ impl<'a> Conversion<'a> {
         }
         let mut warnings: Vec<Diagnostic> = catalog.warnings.iter().chain(&bound.warnings).cloned().collect();
         warnings.extend(std::mem::take(&mut layout.warnings));
+        warnings.extend(changed);
         warnings.extend(beside.warning(source));
-        Ok(Conversion { selection, reader, bound, plan, proof, layout, companions: beside, warnings })
+        let trust_layout = options.trust_layout;
+        Ok(Conversion {
+            selection,
+            reader,
+            bound,
+            plan,
+            proof,
+            layout,
+            companions: beside,
+            warnings,
+            trust_layout,
+        })
     }
 
     /// Opens the output under its temporary names.
@@ -221,8 +242,8 @@ impl<'a> Conversion<'a> {
     /// Writes the output, checks it, and publishes it when it is whole and agrees with the source.
     ///
     /// # Errors
-    /// Returns what the system refuses, requirements on the weights that do not hold, a source that changed
-    /// meanwhile, and cancellation; nothing is left at the destination then. An output that differs from the source is
+    /// Returns what the system refuses, weights that contradict the source layout, requirements on the weights that do
+    /// not hold, a source that changed meanwhile, and cancellation; nothing is left at the destination then. An output that differs from the source is
     /// no error here but [`Done::verdict`], so that a report can say what was found.
     pub fn run(
         &self,
@@ -232,6 +253,10 @@ impl<'a> Conversion<'a> {
         limits: &Limits,
         progress: &dyn Progress,
     ) -> Result<Done, Errors> {
+        let evidence = match verify {
+            Verify::None => None,
+            _ => self.weigh(limits.threads, progress)?,
+        };
         let catalog = self.reader.catalog();
         let mut sources = catalog.files.clone();
         sources.push(catalog.path.clone());
@@ -245,7 +270,7 @@ impl<'a> Conversion<'a> {
             Verify::None => None,
             how => {
                 let written = self.reopen(destination, staging.temporary_paths())?;
-                Some(self.check(written.as_ref(), how, limits, progress)?)
+                Some(Checked { evidence, ..self.compare(written.as_ref(), how, limits, progress)? })
             }
         };
         self.reader.unchanged()?;
@@ -257,11 +282,24 @@ impl<'a> Conversion<'a> {
 }
 
 impl Conversion<'_> {
-    /// Checks a target checkpoint, whoever wrote it, against the source.
+    /// Checks a target checkpoint, whoever wrote it, against the source, and weighs the source against its layout.
     ///
     /// # Errors
-    /// Returns what the system refuses, and cancellation; what differs is part of the result.
+    /// Returns what the system refuses, weights that contradict the source layout, and cancellation; what differs is
+    /// part of the result.
     pub fn check(
+        &self,
+        target: &dyn Reader,
+        how: Verify,
+        limits: &Limits,
+        progress: &dyn Progress,
+    ) -> Result<Checked, Errors> {
+        let evidence = self.weigh(limits.threads, progress)?;
+        Ok(Checked { evidence, ..self.compare(target, how, limits, progress)? })
+    }
+
+    /// Compares a target checkpoint with the source.
+    fn compare(
         &self,
         target: &dyn Reader,
         how: Verify,
@@ -279,7 +317,7 @@ impl Conversion<'_> {
             }
             Verify::None | Verify::Readback => None,
         };
-        Ok(Checked { read_back, attention })
+        Ok(Checked { read_back, attention, evidence: None })
     }
 }
 

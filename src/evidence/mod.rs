@@ -145,7 +145,13 @@ impl Evidence {
         if !self.skipped.is_empty() {
             lines.push(format!("{} tensors could not be weighed", self.skipped.len()));
         }
-        lines.push(match &self.decision {
+        lines.push(self.verdict());
+        lines
+    }
+
+    /// Returns what follows, in one line.
+    pub fn verdict(&self) -> String {
+        match &self.decision {
             Decision::Agrees => "the weights agree with the declared layout".to_owned(),
             Decision::Abstains(reason) => format!("the weights tell nothing: {reason}"),
             Decision::Contradicts { declared, better, margin } => {
@@ -153,8 +159,7 @@ impl Evidence {
                     "the weights contradict {declared}: {better} explains them better by {margin:.0} nats"
                 )
             }
-        });
-        lines
+        }
     }
 }
 

@@ -54,7 +54,7 @@ pub fn weigh(
         let letters: Vec<&str> = sizes(&fused.places).iter().map(|(part, _)| part.letter()).collect();
         let mut question = Question::new(names, &tallies);
         question.about = format!("the fused {}", letters.join(", "));
-        question.tensor = first.name.clone();
+        question.tensor = key_of(reader, &fused.matrix);
         question.modules = list.len();
         question.sample = (fused.matrix.rows.len(), sampled, fused.matrix.columns.len());
         question.hints.extend(key_bias(reader, &picked, fused)?);
@@ -64,6 +64,11 @@ pub fn weigh(
         last.hints.push(format!("modules of {more} other sizes were not weighed"));
     }
     Ok(questions)
+}
+
+/// Returns the name of the tensor that a matrix lies in.
+fn key_of(reader: &dyn Reader, matrix: &Matrix) -> String {
+    reader.catalog().tensors.get(matrix.tensor).map_or_else(String::new, |tensor| tensor.key.clone())
 }
 
 /// Returns the parts of a fused tensor with their rows, in the usual order.
@@ -172,7 +177,8 @@ pub fn orient(
         let mut question = Question::new(names, &tallies);
         let sampled = (limits.elements / heads.rows(part).max(1) as usize).max(4).min(columns);
         question.about = format!("the heads of {}", part.letter());
-        question.tensor = list.first().map_or_else(String::new, |module| module.name.clone());
+        let first = list.first().and_then(|module| module.parts.get(&part));
+        question.tensor = first.map_or_else(String::new, |alone| key_of(reader, &alone.matrix));
         question.modules = list.len();
         question.sample = (heads.rows(part) as usize, sampled, columns);
         questions.push(question);

@@ -56,6 +56,9 @@ pub fn card(conversion: &Conversion<'_>, outcome: Outcome<'_>) -> String {
                     row("not computed", why.clone());
                 }
             }
+            if let Some(evidence) = &checked.evidence {
+                row("evidence", evidence.verdict());
+            }
             let differences = checked.differences();
             row(
                 "verdict",

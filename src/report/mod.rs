@@ -17,7 +17,7 @@
 //! | `unused` | source elements that are not copied (ties, repeats, padding), with the reason |
 //! | `proof` | tensors proved to be used once and written once |
 //! | `requirements` | statements about the weights that were checked |
-//! | `verification` | what was read back and computed, with the largest differences; null where nothing was checked |
+//! | `verification` | what was read back and computed, with the largest differences, and what the weights say of the source layout (`evidence`; null where the caller vouches for it); null where nothing was checked |
 //! | `warnings`, `differences` | diagnostics |
 //! | `totals` | counts and bytes |
 //! | `written` | whether the output was published |
@@ -36,6 +36,7 @@ use serde_json::{Value, json};
 
 use crate::convert::{Checked, Conversion};
 use crate::diag::{Diagnostic, Severity};
+use crate::evidence::{Evidence, Question};
 use crate::exec::Rounded;
 use crate::plan::{Step, ValueOp};
 use crate::verify::forward::Differences;
@@ -168,6 +169,30 @@ fn verification(checked: &Checked) -> Value {
             "not_computed": attention.abstained.iter()
                 .map(|(why, modules)| json!({ "why": why, "modules": modules })).collect::<Vec<_>>(),
         })),
+        "evidence": checked.evidence.as_ref().map(evidence),
+    })
+}
+
+/// Makes the JSON of what the weights say of a layout: `verdict` in words, and per question what it is about, the first
+/// tensor, how many modules were weighed, the declared arrangement and the one that explains them best, with its lead in nats.
+pub fn evidence(evidence: &Evidence) -> Value {
+    let question = |question: &Question| {
+        let name = |at: usize| question.candidates.get(at).map(|candidate| candidate.name.as_str());
+        json!({
+            "about": question.about,
+            "tensor": question.tensor,
+            "weighed": question.weighed,
+            "declared": name(question.declared),
+            "best": name(0),
+            "margin": question.margin(),
+            "deviation": question.deviation(),
+        })
+    };
+    json!({
+        "verdict": evidence.verdict(),
+        "questions": evidence.questions.iter().map(question).collect::<Vec<_>>(),
+        "left_out": evidence.left_out,
+        "skipped": evidence.skipped.len(),
     })
 }
 

@@ -15,7 +15,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("plan", &["bind", "catalog", "dtype", "span", "diag", "fold"]),
     ("positioned", &[]),
     ("format", &["catalog", "dtype", "diag", "fold", "positioned"]),
-    ("identity", &["bind", "diag"]),
+    ("identity", &["bind", "diag", "mapping"]),
     ("detect", &["bind", "catalog", "diag", "fold", "identity", "mapping"]),
     ("inspect", &["bind", "catalog", "dtype", "fold", "mapping", "notation", "verify"]),
     ("evidence", &["bind", "catalog", "dtype", "diag", "format", "parallel", "progress"]),

@@ -24,3 +24,4 @@ mod pairs;
 mod property;
 mod sets;
 mod strided;
+mod trust;

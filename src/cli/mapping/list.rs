@@ -4,7 +4,7 @@ use qkvconv::mapping::select::all;
 
 use crate::cli::Exit;
 use crate::cli::args::MappingFiles;
-use crate::cli::convert::read_mappings;
+use crate::cli::source::read_mappings;
 use crate::cli::ui::Ui;
 
 /// Lists all families and layouts.

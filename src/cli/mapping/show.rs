@@ -7,7 +7,7 @@ use qkvconv::mapping::{Axis, Layout, Mapping};
 
 use crate::cli::Exit;
 use crate::cli::args::MappingFiles;
-use crate::cli::convert::read_mappings;
+use crate::cli::source::read_mappings;
 use crate::cli::ui::Ui;
 
 /// What to show.
