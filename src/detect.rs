@@ -38,6 +38,8 @@ pub struct Candidate {
     pub same_as: Vec<String>,
     /// The checkpoint bound to it, where it fits and all sizes are known.
     pub bound: Option<Box<Bound>>,
+    /// What is open where it fits and is not bound, in words: each size that nothing tells.
+    pub open: Vec<String>,
 }
 
 impl Candidate {
@@ -242,6 +244,7 @@ fn score(
         obstacle: None,
         same_as: Vec::new(),
         bound: None,
+        open: Vec::new(),
     };
     let guard = options.config.as_ref().and_then(|config| {
         let broken = layout.when.iter().find(|condition| !condition.holds(config.get(&condition.key)))?;
@@ -251,37 +254,52 @@ fn score(
         (Some(guard), _) => Some(guard),
         (None, Some(stranger)) if candidate.whole => Some(format!("no rule holds `{stranger}`")),
         (None, _) if !anchored => Some("no attention module has such names".to_owned()),
-        (None, _) => try_binding(mapping, layout, catalog, options, recorded, &mut candidate.bound),
+        (None, _) => match try_binding(mapping, layout, catalog, options, recorded) {
+            Ok(bound) => {
+                candidate.bound = Some(Box::new(bound));
+                None
+            }
+            Err(Unbound::Open(sizes)) => {
+                candidate.open = sizes;
+                None
+            }
+            Err(Unbound::Obstacle(obstacle)) => Some(obstacle),
+        },
     };
     Some(candidate)
 }
 
-/// Binds the checkpoint to the layout, as source and as target; returns why it cannot be.
+/// Why a checkpoint is not bound.
+enum Unbound {
+    /// It contradicts the layout.
+    Obstacle(String),
+    /// Sizes that nothing tells: a question to the user, not a contradiction.
+    Open(Vec<String>),
+}
+
+/// Binds the checkpoint to the layout, as source and as target.
 fn try_binding(
     mapping: &Mapping,
     layout: &Layout,
     catalog: &Catalog,
     options: &BindOptions,
     recorded: Option<&Identity>,
-    bound: &mut Option<Box<Bound>>,
-) -> Option<String> {
+) -> Result<Bound, Unbound> {
     let mut options = options.clone();
     options.allow.push(Allow::MissingConfig);
     if let Some(identity) = recorded {
         options.recorded = identity.sizes.clone().into_iter().collect();
     }
-    match bind(mapping, layout, layout, catalog, &options) {
-        Ok(done) => {
-            *bound = Some(Box::new(done));
-            None
+    bind(mapping, layout, layout, catalog, &options).map_err(|errors| {
+        let all = errors.diagnostics();
+        match all.iter().find(|diagnostic| diagnostic.code != "bind/open-size") {
+            Some(real) => {
+                let tensor = real.tensors.first().map(|tensor| format!(" (`{tensor}`)")).unwrap_or_default();
+                Unbound::Obstacle(format!("{}{tensor}", real.message))
+            }
+            None => Unbound::Open(all.iter().map(|diagnostic| diagnostic.message.clone()).collect()),
         }
-        Err(errors) => {
-            // A size that nothing tells is a question to the user, not a contradiction.
-            let real = errors.diagnostics().iter().find(|diagnostic| diagnostic.code != "bind/open-size")?;
-            let tensor = real.tensors.first().map(|tensor| format!(" (`{tensor}`)")).unwrap_or_default();
-            Some(format!("{}{tensor}", real.message))
-        }
-    }
+    })
 }
 
 /// Makes one candidate of the fitting layouts of a family that hold the same in the same places.

@@ -76,7 +76,7 @@ pub(super) struct LayoutArgs {
     #[arg(long, value_name = "WHAT")]
     pub(super) allow: Vec<Allowed>,
 
-    /// Let --from overrule the layout that the source records. Example: --trust-layout
+    /// Let --from and --axis overrule what the source records and what its weights say. Example: --trust-layout
     #[arg(long)]
     pub(super) trust_layout: bool,
 

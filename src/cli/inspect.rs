@@ -236,7 +236,7 @@ impl Look<'_> {
                 text.push_str(", as the file records");
             }
             if candidate.bound.is_none() && candidate.fits() {
-                text.push_str("; a size is open: give it with --axis or --config");
+                text.push_str(&format!("; {}: give it with --axis or --config", candidate.open.join("; ")));
             }
             format!("{text}: {} of {} tensors", candidate.matched, candidate.total)
         };
@@ -296,7 +296,7 @@ impl Look<'_> {
             json!({
                 "layout": candidate.name(), "fits": candidate.fits(), "recorded": candidate.recorded,
                 "matched": candidate.matched, "same_as": candidate.same_as, "obstacle": candidate.obstacle,
-                "told_by": candidate.told_by,
+                "told_by": candidate.told_by, "open": candidate.open,
             })
         };
         json!({
@@ -351,7 +351,7 @@ impl Look<'_> {
             }
         };
         let Some(bound) = &candidate.bound else {
-            return Err(fail("a size is open: give it with --axis or --config".to_owned()));
+            return Err(fail(format!("{}: give it with --axis or --config", candidate.open.join("; "))));
         };
         let Some(number) = bound.sources.iter().position(|source| source.tensor == at) else {
             return Err(fail(format!("no rule of {} holds it", candidate.name())));

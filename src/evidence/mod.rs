@@ -56,6 +56,10 @@
 //! Untrained: 108 checkpoints of 2 to 8 modules of width 256 to 512 with six ways in which torch begins (uniform, normal,
 //! truncated, orthogonal, scaled; f32 and bf16) all abstained; 360 smaller ones of the tests are never contradicted.
 //!
+//! The tables were measured with up to 2^21 elements of a tensor. Today's 2^19 leave most of these models whole; minilm,
+//! antiberty and rxnfp were measured again, each stored as `(q + k + v)`, `(q + v + k)` and `(h (q + k + v))` and declared
+//! as each of the three: of the 27 sums 9 agree rightly and 18 contradict rightly, by 116 to 28,607 nats.
+//!
 //! Not measured: models of billions of parameters, and rotary models but the two small ones.
 //!
 //! # Example
@@ -114,7 +118,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { modules: 8, elements: 1 << 21, kinds: 8, threads: 1, seed: 1 }
+        Limits { modules: 8, elements: 1 << 19, kinds: 8, threads: 1, seed: 1 }
     }
 }
 
