@@ -181,3 +181,21 @@ fn alignment_moves_values_alone() {
     assert_eq!(aligned(&text.replace("\"b\":null", "")), Err(vec![8]));
     assert_eq!(aligned(&text.replace("\"tensors\": {\n", "\"tensors\": { ")), Err(vec![5]));
 }
+
+#[test]
+fn the_readme_justifies_every_dependency() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml")).expect("a manifest");
+    let readme = std::fs::read_to_string(root.join("README.md")).expect("a README");
+    let table = |name: &str| manifest.split(&format!("[{name}]\n")).nth(1).expect(name).split("\n[").next();
+    let named = |text: &str| -> std::collections::BTreeSet<String> {
+        text.lines().filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
+    };
+    let wanted = named(table("dependencies").expect("a table"));
+    let section = readme.split("## Dependencies\n").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let rows =
+        section.expect("a section").lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+    let given: std::collections::BTreeSet<String> =
+        rows.flat_map(|cell| cell.split(", ").map(|name| name.trim_matches('`').to_owned())).collect();
+    assert_eq!(given, wanted);
+}
