@@ -10,7 +10,7 @@ pub fn pattern(key: &str) -> String {
 }
 
 /// Splits a name at its whole numbers: the text with a `\0` for each number, and the numbers.
-fn split(key: &str) -> (String, Vec<&str>) {
+pub(crate) fn split(key: &str) -> (String, Vec<&str>) {
     let mut pattern = String::with_capacity(key.len());
     let mut numbers = Vec::new();
     let mut rest = key;
