@@ -18,7 +18,7 @@ use crate::diag::{Collector, Diagnostic, Errors};
 use crate::evidence::Evidence;
 use crate::exec::publish::{Destination, PublishOptions, Staging};
 use crate::exec::{ExecStats, Limits, ReadAt, execute};
-use crate::format::output::{OutputLayout, OutputOptions, OutputTensor, lay_out, lay_out_set};
+use crate::format::output::{OutputLayout, OutputOptions, OutputTensor, in_file_of, lay_out, lay_out_set};
 use crate::format::{Format, OpenOptions, Reader, files_of, open, open_files, open_set};
 use crate::identity::Identity;
 use crate::mapping::Layout;
@@ -164,8 +164,8 @@ impl<'a> Conversion<'a> {
             changed = identity.changed(mapping).map(|warning| warning.file(source));
             bind_options.recorded = identity.sizes.into_iter().collect();
         }
-        let bound = bind(mapping, selection.source(), selection.target(), catalog, &bind_options)?;
-        let plan = build(&bound, catalog, &bind_options)?;
+        let mut bound = bind(mapping, selection.source(), selection.target(), catalog, &bind_options)?;
+        let mut plan = build(&bound, catalog, &bind_options)?;
         let proof = prove(&plan, catalog)?;
         let mut metadata: BTreeMap<String, String> = catalog.metadata.clone();
         metadata.extend(selection.target().metadata.clone());
@@ -178,15 +178,17 @@ impl<'a> Conversion<'a> {
         );
         let target = &selection.target().name;
         Identity::new(&mapping.family, target, &mapping.hash, &bound.sizes).write(&mut metadata);
+        let format = options.format.or_else(|| named_format(&plan)).unwrap_or_default();
+        if selection.target().is_file_set() {
+            // From here on names are those of the files that are written.
+            bound.targets.iter_mut().for_each(|target| target.key = in_file_of(format, &target.key));
+            plan.targets.iter_mut().for_each(|target| target.key = in_file_of(format, &target.key));
+        }
         let tensors: Vec<OutputTensor<'_>> = plan
             .targets
             .iter()
             .map(|target| OutputTensor { key: &target.key, dtype: target.dtype, shape: &target.shape })
             .collect();
-        let format = match options.format {
-            Some(format) => format,
-            None => named_format(&tensors).unwrap_or_default(),
-        };
         let output = OutputOptions {
             format,
             max_shard_size: options.max_shard_size,
@@ -333,8 +335,8 @@ pub fn open_as(layout: &Layout, path: &Path, options: &OpenOptions) -> Result<Bo
 }
 
 /// Returns the format that the name of a file in a set says.
-fn named_format(tensors: &[OutputTensor<'_>]) -> Option<Format> {
-    let (file, _) = tensors.iter().find_map(|tensor| tensor.key.split_once("::"))?;
+fn named_format(plan: &Plan) -> Option<Format> {
+    let (file, _) = plan.targets.iter().find_map(|target| target.key.split_once("::"))?;
     Format::of_ending(Path::new(file))
 }
 

@@ -196,6 +196,16 @@ pub fn lay_out_set(
     Ok(all)
 }
 
+/// Returns the name of a tensor in a set of files, `FILE::KEY`, with the format's ending where the file has none.
+pub fn in_file_of(format: Format, name: &str) -> String {
+    match name.split_once("::") {
+        Some((file, key)) if Format::of_ending(Path::new(file)).is_none() => {
+            format!("{file}{}::{key}", format.ending())
+        }
+        _ => name.to_owned(),
+    }
+}
+
 /// Returns the name of a file of a set: the layout's, with the format's ending where that has none.
 fn file_name(name: &str, format: Format) -> Result<String, Errors> {
     match Format::of_ending(Path::new(name)) {

@@ -83,3 +83,22 @@ fn a_missing_rank_is_named() {
     let back = folder.join("back.safetensors").display().to_string();
     run(&folder, "tp/ranks", "tp/one", &[&set, &back]).fails(&["bind/index-gap", "rank01"]);
 }
+
+#[test]
+fn the_ending_may_be_left_to_the_format() {
+    let folder = Folder::new();
+    let one = folder.tensors("one.safetensors", &model()).display().to_string();
+    folder.put("tp.json", MAPPING.replace("rank{t:02}.safetensors::", "rank{t:02}::"));
+    let mapping = folder.join("tp.json").display().to_string();
+    for (format, ending) in [("safetensors", "safetensors"), ("pytorch", "bin"), ("npz", "npz")] {
+        let convert = |more: &[&str]| folder.run(&[&["--mapping", &mapping], more].concat());
+        let forth = ["--from", "tp/one", "--to", "tp/ranks", "--axis", "h=6", "--axis", "t=2"];
+        let set = folder.join(&format!("set-{format}")).display().to_string();
+        convert(&[&forth[..], &["--format", format, &one, &set]].concat()).ok();
+        assert!(folder.join(&format!("set-{format}/rank01.{ending}")).is_file(), "{:?}", folder.names());
+        folder.run(&[&["verify", "--mapping", &mapping], &forth[..], &[&one, &set]].concat()).ok();
+        let back = folder.join(&format!("{format}.safetensors")).display().to_string();
+        convert(&["--from", "auto", "--to", "tp/one", &set, &back]).ok();
+        assert_eq!(read(&folder.join(&format!("{format}.safetensors"))), model());
+    }
+}

@@ -11,7 +11,7 @@ use qkvconv::format::open;
 
 use crate::cli::Exit;
 use crate::cli::args::OpenArgs;
-use crate::cli::convert::open_options;
+use crate::cli::source::open_options;
 use crate::cli::ui::Ui;
 
 /// Names of checkpoints that say nothing of the model; the folder's name then does.
