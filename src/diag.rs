@@ -124,6 +124,14 @@ impl Errors {
 }
 
 impl Errors {
+    /// Puts the diagnostics in the order of their places, as one reads a file; those without a place come first.
+    pub fn by_place(mut self) -> Errors {
+        self.0.sort_by_key(|diagnostic| {
+            diagnostic.rule.as_ref().map(|span| (span.source.name.clone(), span.start))
+        });
+        self
+    }
+
     /// Names a file in the diagnostics of that stage, such as `exec/`, that name none.
     pub fn in_file(mut self, stage: &str, path: &Path) -> Errors {
         for diagnostic in
@@ -235,10 +243,15 @@ pub fn nearest_key<'a>(key: &str, known: impl IntoIterator<Item = &'a str>) -> O
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let mut best: Option<(f64, &str)> = None;
     for candidate in known {
+        // A name of which more than half is other letters is another name, whatever else it shares.
+        let distance = strsim::osa_distance(name, candidate);
+        if 2 * distance > name.chars().count().max(candidate.chars().count()) {
+            continue;
+        }
         // 0.7 is where burn-store's suggestions begin too (tracel-ai/burn, crates/burn-store/src/apply_result.rs).
         let mut score = strsim::jaro_winkler(name, candidate);
         // Of a short word (`kye` for `key`) one slip is most of it.
-        if candidate.len() > 2 && strsim::osa_distance(name, candidate) == 1 {
+        if candidate.len() > 2 && distance == 1 {
             score = score.max(0.7);
         }
         if score >= 0.7 && best.is_none_or(|(other, _)| score > other) {
@@ -277,6 +290,7 @@ mod tests {
         assert_eq!(nearest("zzz", ["k.weight", "q.weight"]), None);
         assert_eq!(nearest("kye", ["query", "key"]), Some("key"));
         assert_eq!(nearest("x", ["a", "h"]), None);
+        assert_eq!(nearest("x/b", ["flux/bfl", "whisper/mlx"]), None);
         assert_eq!(
             nearest_key("l.1.k_proj.weight", ["l.1.qkv.weight", "l.1.k_prj.weight"]),
             Some("l.1.k_prj.weight")

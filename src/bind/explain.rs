@@ -9,9 +9,9 @@ use super::keys::holds;
 use super::lower::LowerError;
 use super::options::{Allow, BindOptions};
 use super::pair::{AxisId, ParamId, Side};
-use super::sizes::{Contradiction, Equation, Origin, Polynomial, Side as Equal, Solver, Var};
+use super::sizes::{Contradiction, Origin, Var};
 use super::unknowns::{Fact, Unknowns};
-use super::{Binding, Size};
+use super::{Binding, Size, trace};
 use crate::diag::{Collector, Diagnostic, nearest_key};
 use crate::mapping::Layout;
 use crate::mapping::key::Captures;
@@ -152,7 +152,7 @@ pub(super) fn missing(
 
 /// Facts about sizes that do not fit together.
 pub(super) fn contradictions(binding: &Binding<'_>, unknowns: &Unknowns<'_>, errors: &mut Collector) {
-    let mut fits = Fits::default();
+    let mut fits = trace::Fits::default();
     for contradiction in &unknowns.solver.contradictions {
         match contradiction {
             Contradiction::Values { var, first, second } => {
@@ -168,21 +168,19 @@ pub(super) fn contradictions(binding: &Binding<'_>, unknowns: &Unknowns<'_>, err
                 errors.push(error);
             }
             Contradiction::Equation { origin, polynomial, number } => {
-                errors.push(equation(binding, unknowns, *origin, polynomial, *number, &mut fits));
+                let equation = trace::Equation { origin: *origin, polynomial, number: *number };
+                errors.push(trace::unsolved(binding, unknowns, &equation, &mut fits));
             }
         }
     }
 }
-
-/// What would fit, by the equation in words: the same in all layers, and dear to find.
-type Fits = FxHashMap<String, Vec<String>>;
 
 fn value(binding: &Binding<'_>, unknowns: &Unknowns<'_>, (value, origin): (u64, Origin)) -> String {
     format!("{value} ({})", origin_in_any_module(binding, unknowns, origin))
 }
 
 /// Says in words where a fact comes from, for all modules alike, so that their errors are one.
-fn origin_in_any_module(binding: &Binding<'_>, unknowns: &Unknowns<'_>, origin: Origin) -> String {
+pub(super) fn origin_in_any_module(binding: &Binding<'_>, unknowns: &Unknowns<'_>, origin: Origin) -> String {
     match &unknowns.facts[origin as usize] {
         Fact::Shape { tensor, rule, .. } => {
             let template = &binding.pair.layout(Side::Source).rules[*rule].template;
@@ -232,111 +230,8 @@ fn at_origin(
     if error.rule.is_none() { error.rule(span) } else { error.related(span, "and here") }
 }
 
-fn equation(
-    binding: &Binding<'_>,
-    unknowns: &Unknowns<'_>,
-    origin: Origin,
-    polynomial: &Polynomial,
-    number: u64,
-    fits: &mut Fits,
-) -> Diagnostic {
-    let mut vars: Vec<Var> = polynomial.iter().flat_map(|monomial| monomial.vars.iter().copied()).collect();
-    vars.sort_unstable();
-    vars.dedup();
-    let known = |var: &Var| {
-        let value = unknowns.solver.value(*var)?;
-        let origin = origin_in_any_module(binding, unknowns, unknowns.solver.origin(*var)?);
-        Some(format!("`{}` = {value} ({origin})", binding.pair.name(unknowns.axes[var.0 as usize].0)))
-    };
-    let known: Vec<String> = vars.iter().filter_map(known).collect();
-    let place = match &unknowns.facts[origin as usize] {
-        Fact::Shape { rule, dim, .. } => format!("{rule} {dim}"),
-        Fact::Definition { axis } => binding.pair.name(*axis).to_owned(),
-        _ => origin.to_string(),
-    };
-    let fits = fits.entry(format!("{place}: {number} {}", known.join(", "))).or_insert_with(|| {
-        let is_given = |var: &&Var| {
-            let origin = unknowns.solver.origin(**var).map(|origin| &unknowns.facts[origin as usize]);
-            matches!(origin, Some(Fact::Option | Fact::Config { .. } | Fact::Recorded | Fact::Rule { .. }))
-        };
-        let fitting = |&var: &Var| {
-            let fitting = fitting(unknowns, var, &vars, polynomial, number);
-            let axis = binding.pair.name(unknowns.axes[var.0 as usize].0);
-            (!fitting.is_empty()).then(|| format!("`{axis}` = {}", list(&fitting)))
-        };
-        vars.iter().filter(is_given).filter_map(fitting).collect()
-    });
-    let help = if fits.is_empty() {
-        "give the right sizes with --axis, or choose the layout that the checkpoint has".to_owned()
-    } else {
-        format!("what would fit: {}", fits.join("; or "))
-    };
-    let stated = known.join(", ");
-    match &unknowns.facts[origin as usize] {
-        Fact::Shape { tensor, rule, dim } => {
-            let stored = &binding.catalog.tensors[*tensor];
-            let rule = &binding.pair.layout(Side::Source).rules[*rule];
-            let expr = &rule.expr.dims[*dim];
-            Diagnostic::error("bind/indivisible", format!("{number} does not fit `{expr}`"))
-                .file(&binding.catalog.path)
-                .tensor(&stored.key)
-                .rule(&expr.span)
-                .expected(match unknowns.solver.sum(polynomial) {
-                    Some(sum) => format!("`{expr}` = {sum} with {stated}"),
-                    None if stated.is_empty() => format!("`{expr}`"),
-                    None => format!("`{expr}` with {stated}"),
-                })
-                .found(format!("axis {dim} of {}", shape(&stored.shape)))
-                .help(help)
-        }
-        Fact::Definition { axis } => {
-            let axis = binding.pair.name(*axis);
-            let declared = binding.pair.mapping.axes.get(axis).map(|axis| &axis.span);
-            let mut error = Diagnostic::error(
-                "bind/indivisible",
-                format!("`{axis}` = {number} does not fit its definition"),
-            )
-            .file(&binding.catalog.path)
-            .found(stated)
-            .help(help);
-            if let Some(span) = declared {
-                error = error.rule(span);
-            }
-            error
-        }
-        _ => Diagnostic::error("bind/indivisible", format!("{number} does not fit: {stated}")).help(help),
-    }
-}
-
-/// Returns the sizes of one unknown with which the equation could hold, the other sizes as they are.
-fn fitting(
-    unknowns: &Unknowns<'_>,
-    var: Var,
-    vars: &[Var],
-    polynomial: &Polynomial,
-    number: u64,
-) -> Vec<u64> {
-    let mut solver = Solver::default();
-    let mut renamed: IndexMap<Var, Var> = IndexMap::new();
-    for &other in vars {
-        let root = unknowns.solver.root(other);
-        let fresh = *renamed.entry(root).or_insert_with(|| solver.var());
-        if let Some(value) = unknowns.solver.value(root).filter(|_| root != unknowns.solver.root(var)) {
-            solver.set(fresh, value, 0);
-        }
-    }
-    let mut polynomial = polynomial.clone();
-    for monomial in &mut polynomial {
-        for var in &mut monomial.vars {
-            *var = renamed[&unknowns.solver.root(*var)];
-        }
-        monomial.vars.sort_unstable();
-    }
-    solver.equation(Equation { polynomial, side: Equal::Number(number), origin: 0 });
-    solver.candidates(renamed[&unknowns.solver.root(var)], number.min(4096))
-}
-
-fn list(values: &[u64]) -> String {
+/// Writes sizes, as many as a reader takes in.
+pub(super) fn list(values: &[u64]) -> String {
     let shown: Vec<String> = values.iter().take(16).map(u64::to_string).collect();
     if values.len() > 16 { format!("{}, …", shown.join(", ")) } else { shown.join(", ") }
 }

@@ -15,6 +15,7 @@ mod parts;
 mod sizes;
 mod source;
 mod target;
+mod trace;
 mod unknowns;
 
 pub use lower::{Block, Content, Coordinate, Digit};

@@ -140,7 +140,7 @@ impl Solver {
     }
 
     /// Puts in what is known; `None` on overflow.
-    fn reduce(&self, monomial: &Monomial) -> Option<Monomial> {
+    pub(crate) fn reduce(&self, monomial: &Monomial) -> Option<Monomial> {
         let mut factor = monomial.factor;
         let mut vars = Vec::with_capacity(monomial.vars.len());
         for &var in &monomial.vars {

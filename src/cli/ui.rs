@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use annotate_snippets::{Annotation, AnnotationKind, Element, Group, Level, Origin, Renderer, Snippet};
 use qkvconv::diag::{Diagnostic, Errors, Severity};
 use qkvconv::span::Span;
 
@@ -12,6 +12,8 @@ use super::Exit;
 const MOST_TENSORS: usize = 12;
 /// A tensor's name longer than this is shortened in messages.
 const LONGEST_NAME: usize = 160;
+/// A line of a mapping file longer than this is cut around the place that is meant, in characters.
+const LONGEST_LINE: usize = 120;
 
 /// The terminal.
 pub(crate) struct Ui {
@@ -77,8 +79,23 @@ impl Ui {
     }
 
     fn diagnostic(&self, diagnostic: &Diagnostic) {
-        let _ = writeln!(io::stderr().lock(), "{}\n", self.renderer.render(&[group(diagnostic)]));
+        let text = self.renderer.render(&[group(diagnostic)]);
+        let has_excerpt = diagnostic.rule.is_some() || !diagnostic.related.is_empty();
+        let _ = writeln!(io::stderr().lock(), "{}\n", tidied(&text, has_excerpt));
     }
+}
+
+/// Takes out the lines that set an excerpt apart from nothing: above a part of a long line, and where there is none.
+fn tidied(text: &str, has_excerpt: bool) -> String {
+    // Colours are escapes that end with `m`.
+    let bare = |line: &str| -> String {
+        line.split('\u{1b}').map(|part| part.split_once('m').map_or(part, |(_, behind)| behind)).collect()
+    };
+    let is_empty = |line: &str| {
+        let line = if line.contains('\u{1b}') { bare(line) } else { line.to_owned() };
+        line.trim() == ":::" || (!has_excerpt && line.trim() == "|")
+    };
+    text.lines().filter(|line| !is_empty(line)).collect::<Vec<_>>().join("\n")
 }
 
 /// Tells how a run ends that failed with these errors.
@@ -102,7 +119,7 @@ fn group(diagnostic: &Diagnostic) -> Group<'_> {
         Severity::Warning => Level::WARNING,
     };
     let mut group =
-        level.primary_title(diagnostic.message.clone()).id(diagnostic.code).elements(snippets(diagnostic));
+        level.primary_title(diagnostic.message.clone()).id(diagnostic.code).elements(places(diagnostic));
     let mut note = |name: &'static str, text: String| {
         let message = Level::NOTE.with_name(name).message(text);
         group = std::mem::replace(&mut group, Group::with_level(Level::NOTE)).element(message);
@@ -127,17 +144,24 @@ fn group(diagnostic: &Diagnostic) -> Group<'_> {
     group
 }
 
-/// Draws the places: those in one text together.
-fn snippets(diagnostic: &Diagnostic) -> Vec<Snippet<'_, annotate_snippets::Annotation<'_>>> {
-    let mut places: Vec<(&Span, AnnotationKind, &str)> = Vec::new();
-    places.extend(diagnostic.rule.iter().map(|span| (span, AnnotationKind::Primary, "")));
-    places.extend(diagnostic.related.iter().map(|(span, why)| (span, AnnotationKind::Context, why.as_str())));
-    let mut snippets: Vec<(&Span, Snippet<'_, annotate_snippets::Annotation<'_>>)> = Vec::new();
-    for (span, kind, why) in places {
-        let mut annotation = kind.span(span.start..span.end);
-        if !why.is_empty() {
-            annotation = annotation.label(why);
+/// Draws the places: those in one text together, but for those in long lines, of which each has an excerpt of its own.
+fn places(diagnostic: &Diagnostic) -> Vec<Element<'_>> {
+    let mut all: Vec<(&Span, AnnotationKind, &str)> = Vec::new();
+    all.extend(diagnostic.rule.iter().map(|span| (span, AnnotationKind::Primary, "")));
+    all.extend(diagnostic.related.iter().map(|(span, why)| (span, AnnotationKind::Context, why.as_str())));
+    let mut snippets: Vec<(&Span, Snippet<'_, Annotation<'_>>)> = Vec::new();
+    let mut excerpts: Vec<Element<'_>> = Vec::new();
+    for (span, kind, why) in all {
+        let label = (!why.is_empty()).then_some(why);
+        if let Some(excerpt) = Excerpt::of(span) {
+            let (line, column) = span.line_column();
+            let origin = Origin::path(span.source.name.as_str()).line(line).char_column(column);
+            let annotation = kind.span(excerpt.start..excerpt.end).label(label);
+            let snippet = Snippet::source(excerpt.text).line_start(line).annotation(annotation);
+            excerpts.extend([Element::from(origin), Element::from(snippet)]);
+            continue;
         }
+        let annotation = kind.span(span.start..span.end).label(label);
         match snippets.iter_mut().find(|(other, _)| other.source == span.source) {
             Some((_, snippet)) => *snippet = snippet.clone().annotation(annotation),
             None => {
@@ -146,7 +170,45 @@ fn snippets(diagnostic: &Diagnostic) -> Vec<Snippet<'_, annotate_snippets::Annot
             }
         }
     }
-    snippets.into_iter().map(|(_, snippet)| snippet).collect()
+    let whole = snippets.into_iter().map(|(_, snippet)| Element::from(snippet));
+    if diagnostic.rule.as_ref().is_some_and(|span| Excerpt::of(span).is_none()) {
+        whole.chain(excerpts).collect()
+    } else {
+        excerpts.into_iter().chain(whole).collect()
+    }
+}
+
+/// A part of a long line, around a place in it.
+struct Excerpt {
+    text: String,
+    /// Where the place begins in it, in bytes.
+    start: usize,
+    /// Where it ends.
+    end: usize,
+}
+
+impl Excerpt {
+    /// Cuts the line around the place, where it is too long to be shown whole.
+    fn of(span: &Span) -> Option<Excerpt> {
+        let text = &span.source.text;
+        let line_start = text.get(..span.start)?.rfind('\n').map_or(0, |at| at + 1);
+        let line_end = text.get(span.start..)?.find('\n').map_or(text.len(), |at| span.start + at);
+        if text.get(line_start..line_end)?.chars().count() <= LONGEST_LINE {
+            return None;
+        }
+        let shown = |text: &str, count: usize| text.chars().take(count).map(char::len_utf8).sum::<usize>();
+        let end = span.end.min(line_end);
+        let end = span.start + shown(text.get(span.start..end)?, LONGEST_LINE / 2);
+        let before = text.get(line_start..span.start)?;
+        let kept: usize = before.chars().rev().take(LONGEST_LINE / 3).map(char::len_utf8).sum();
+        let from = span.start - kept;
+        let to = end + shown(text.get(end..line_end)?, LONGEST_LINE / 3);
+        let head = if from > line_start { "…" } else { "" };
+        let tail = if to < line_end { "…" } else { "" };
+        let moved = |at: usize| at - from + head.len();
+        let text = format!("{head}{}{tail}", text.get(from..to)?);
+        Some(Excerpt { text, start: moved(span.start), end: moved(end) })
+    }
 }
 
 /// Makes a name of a hostile length or with control characters fit for a terminal.

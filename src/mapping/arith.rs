@@ -1,7 +1,7 @@
 //! Formulas over axis sizes, `1/sqrt(d)` or `e / h`.
 
 use crate::diag::Diagnostic;
-use crate::notation::{Text, is_axis_name};
+use crate::notation::Text;
 use crate::span::Span;
 
 /// A parsed formula.
@@ -30,22 +30,18 @@ impl Formula {
         let mut parser = Parser { text: text.text, at: 0, depth: 0, factors: 0 };
         let node = parser.sum().and_then(|node| match parser.peek() {
             None => Ok(node),
-            Some(other) => Err(format!("unexpected `{other}`")),
+            Some(other) => Err(Wrong::unexpected(other, "an operator `+ - * /`, or the end")),
         });
-        node.map(|node| Formula { node, span: text.span.clone() }).map_err(|message| {
-            let at = parser.at.min(text.text.len());
-            let span = if text.verbatim {
-                Span::new(
-                    &text.span.source,
-                    text.span.start + at,
-                    text.span.end.min(text.span.start + text.text.len()),
-                )
-            } else {
-                text.span.clone()
+        node.map(|node| Formula { node, span: text.span.clone() }).map_err(|wrong| {
+            let span = match wrong.length {
+                0 => text.at_next(parser.at),
+                length => text.at(parser.at.saturating_sub(length), parser.at),
             };
-            Diagnostic::error("mapping/formula", message)
+            Diagnostic::error("mapping/formula", wrong.message)
                 .rule(&span)
-                .help("a formula has numbers, axis names, + - * /, parentheses and sqrt(…)")
+                .expected(wrong.expected)
+                .found(wrong.found)
+                .help(wrong.help)
         })
     }
 
@@ -134,6 +130,44 @@ fn eval(node: &Node, size: &impl Fn(&str) -> Option<u64>) -> Option<f64> {
 /// The most numbers, names, signs and parentheses of a formula.
 const MOST_FACTORS: usize = 1000;
 
+/// What is not of the grammar.
+struct Wrong {
+    message: String,
+    expected: String,
+    found: String,
+    help: &'static str,
+    /// How many bytes before the parser's place it stands; 0 where it is the next character.
+    length: usize,
+}
+
+impl Wrong {
+    fn new(message: impl Into<String>, expected: impl Into<String>, found: impl Into<String>) -> Wrong {
+        let help = "a formula has numbers, axis names, + - * /, parentheses and sqrt(…)";
+        Wrong { message: message.into(), expected: expected.into(), found: found.into(), help, length: 0 }
+    }
+
+    fn help(self, help: &'static str) -> Wrong {
+        Wrong { help, ..self }
+    }
+
+    fn unexpected(character: char, expected: &str) -> Wrong {
+        let wrong = Wrong::new(format!("unexpected `{character}`"), expected, format!("`{character}`"));
+        match character {
+            '^' => wrong.help("a formula has no powers; write the product, `d * d`"),
+            '×' | '·' => wrong.help("write `*` for a product"),
+            '÷' | '%' | ':' => wrong.help("write `/` for a quotient; a size must divide without a rest"),
+            ')' => wrong.help("remove it, or open a `(` before"),
+            '(' => wrong.help("write `*` between two factors, `2 * (h + g)`; the one function is `sqrt(…)`"),
+            ',' => wrong.help("write numbers with a point, `0.5`"),
+            c if c.is_ascii_alphanumeric() => wrong.help("write an operator between the two, `2 * d`"),
+            _ => wrong,
+        }
+    }
+}
+
+/// What a formula can begin with.
+const FACTOR: &str = "a number, an axis name, `-`, `(` or `sqrt(`";
+
 struct Parser<'a> {
     text: &'a str,
     at: usize,
@@ -147,7 +181,7 @@ impl Parser<'_> {
         self.text[self.at..].chars().next()
     }
 
-    fn sum(&mut self) -> Result<Node, String> {
+    fn sum(&mut self) -> Result<Node, Wrong> {
         let mut left = self.product()?;
         while let Some(operator @ ('+' | '-')) = self.peek() {
             self.at += 1;
@@ -156,7 +190,7 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    fn product(&mut self) -> Result<Node, String> {
+    fn product(&mut self) -> Result<Node, Wrong> {
         let mut left = self.factor()?;
         while let Some(operator @ ('*' | '/')) = self.peek() {
             self.at += 1;
@@ -165,34 +199,46 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    fn factor(&mut self) -> Result<Node, String> {
+    fn factor(&mut self) -> Result<Node, Wrong> {
         self.depth += 1;
         if self.depth > 64 {
-            return Err("a formula nested too deeply".into());
+            let wrong = Wrong::new("a formula nested too deeply", "at most 64 levels", "more");
+            return Err(wrong.help("take parentheses out"));
         }
         // A long sum is as deep a tree as nested parentheses are.
         self.factors += 1;
         if self.factors > MOST_FACTORS {
-            return Err(format!("a formula of more than {MOST_FACTORS} parts"));
+            let message = format!("a formula of more than {MOST_FACTORS} parts");
+            return Err(
+                Wrong::new(message, format!("at most {MOST_FACTORS}"), "more").help("write a shorter one")
+            );
         }
         let node = self.factor_inside();
         self.depth -= 1;
         node
     }
 
-    fn factor_inside(&mut self) -> Result<Node, String> {
+    fn factor_inside(&mut self) -> Result<Node, Wrong> {
         match self.peek() {
             Some('-') => {
                 self.at += 1;
                 Ok(Node::Negative(Box::new(self.factor()?)))
             }
-            Some('(') => self.parenthesised(),
+            Some('(') => self.parenthesised("a formula in parentheses"),
             Some(c) if c.is_ascii_digit() || c == '.' => {
                 let rest = &self.text[self.at..];
                 let length = rest.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
-                let value =
-                    rest[..length].parse().map_err(|_| format!("`{}` is no number", &rest[..length]))?;
+                let word = &rest[..length];
                 self.at += length;
+                let value = word.parse().map_err(|_| Wrong {
+                    length,
+                    ..Wrong::new(
+                        format!("`{word}` is no number"),
+                        "a number such as `2` or `0.5`",
+                        format!("`{word}`"),
+                    )
+                    .help("write one point at most")
+                })?;
                 Ok(Node::Number(value))
             }
             Some(c) if c.is_ascii_alphabetic() => {
@@ -202,24 +248,33 @@ impl Parser<'_> {
                 let word = &rest[..length];
                 self.at += length;
                 match word {
-                    "sqrt" => Ok(Node::Sqrt(Box::new(self.parenthesised()?))),
-                    _ if is_axis_name(word) => Ok(Node::Axis(word.to_owned())),
-                    _ => Err(format!("`{word}` is no axis name")),
+                    "sqrt" => Ok(Node::Sqrt(Box::new(self.parenthesised("`(` behind `sqrt`")?))),
+                    // A word that begins with a letter is a name.
+                    _ => Ok(Node::Axis(word.to_owned())),
                 }
             }
-            Some(other) => Err(format!("unexpected `{other}`")),
-            None => Err("the formula ends too early".into()),
+            Some(other) => Err(Wrong::unexpected(other, FACTOR)),
+            None => Err(Wrong::new("the formula ends too early", FACTOR, "the end")),
         }
     }
 
-    fn parenthesised(&mut self) -> Result<Node, String> {
-        if self.peek() != Some('(') {
-            return Err("expected `(`".into());
+    fn parenthesised(&mut self, wanted: &str) -> Result<Node, Wrong> {
+        let found =
+            |next: Option<char>| next.map_or_else(|| "the end".to_owned(), |next| format!("`{next}`"));
+        let next = self.peek();
+        if next != Some('(') {
+            return Err(Wrong::new("`sqrt` needs parentheses", wanted, found(next)).help("write `sqrt(d)`"));
         }
         self.at += 1;
         let node = self.sum()?;
-        if self.peek() != Some(')') {
-            return Err("expected `)`".into());
+        let next = self.peek();
+        if next != Some(')') {
+            return Err(match next {
+                Some(next) => Wrong::unexpected(next, "an operator `+ - * /`, or `)`"),
+                None => {
+                    Wrong::new("a `(` is never closed", "an operator, or `)`", "the end").help("add a `)`")
+                }
+            });
         }
         self.at += 1;
         Ok(node)

@@ -4,35 +4,47 @@ use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
 
-use super::read::unknown_param;
-use super::{Axis, Layout, Mapping, Rule, exclude_each_other};
+use super::read::{Unread, declared, unknown_param};
+use super::{Axis, Layout, Mapping, Rule, cover, exclude_each_other};
 use crate::diag::{Collector, Diagnostic, nearest};
 use crate::notation::{AxisName, Dim, DimKind, Label, Term, for_each_axis};
 use crate::span::Span;
 
-/// Checks names, labels and captures; every error is collected.
-pub(super) fn check(mapping: &Mapping, errors: &mut Collector) {
+/// Checks names, labels, axes and captures; every error is collected. What could not be read was told, and is not
+/// looked at.
+pub(super) fn check(mapping: &Mapping, unread: &Unread, errors: &mut Collector) {
+    let complete = !errors.has_errors();
     for (name, axis) in &mapping.axes {
         check_axis(mapping, None, name, axis, errors);
     }
     for (name, param) in &mapping.params {
-        for axis in &param.axes {
-            if !mapping.axes.contains_key(axis) {
-                errors.push(unknown_axis(axis, &param.span, mapping, None));
-            }
+        let axes = || param.axes.iter().zip(&param.axis_spans);
+        for (axis, span) in axes().filter(|(axis, _)| !mapping.axes.contains_key(*axis)) {
+            errors.push(unknown_axis(axis, span, mapping, None));
         }
-        let mut seen = param.axes.clone();
-        seen.sort();
-        seen.dedup();
-        if seen.len() < param.axes.len() {
-            let message = format!("the parameter `{name}` has one axis twice");
-            errors.push(Diagnostic::error("mapping/repeated-axis", message).rule(&param.span));
+        let mut seen = BTreeSet::new();
+        if let Some((twice, span)) = axes().find(|(axis, _)| !seen.insert(*axis)) {
+            errors.push(
+                Diagnostic::error(
+                    "mapping/repeated-axis",
+                    format!("the parameter `{name}` has one axis twice"),
+                )
+                .rule(span)
+                .expected("each axis once")
+                .found(format!("`{twice}` twice in `{}`", param.axes.join(" ")))
+                .help("declare a second axis of the same size, `e2`, and name both"),
+            );
         }
     }
     for layout in mapping.layouts.values() {
         check_layout(mapping, layout, errors);
+        // Names that nobody knows were told; an axis more or less would be their echo.
+        cover::check(mapping, layout, unread, errors);
     }
-    check_paths(mapping, errors);
+    // A rule that could not be read captures nothing.
+    if complete {
+        check_paths(mapping, errors);
+    }
 }
 
 fn check_layout(mapping: &Mapping, layout: &Layout, errors: &mut Collector) {
@@ -43,18 +55,19 @@ fn check_layout(mapping: &Mapping, layout: &Layout, errors: &mut Collector) {
         check_rule(mapping, layout, rule, errors);
     }
     for (axis, entry) in &layout.config {
-        let is = entry.is.iter().flat_map(|formula| formula.axes()).filter(|name| *name != "value");
-        let absent = entry.absent.iter().flat_map(|formula| formula.axes());
-        for name in is.chain(absent).chain([axis.as_str()]) {
+        let formulas = entry.is.iter().chain(&entry.absent);
+        let named = formulas.flat_map(|formula| formula.axes().into_iter().map(|name| (name, &formula.span)));
+        for (name, span) in named.filter(|(name, _)| *name != "value").chain([(axis.as_str(), &entry.span)]) {
             if mapping.axis(layout, name).is_none() {
-                errors.push(unknown_axis(name, &entry.span, mapping, Some(layout)));
+                errors.push(unknown_axis(name, span, mapping, Some(layout)));
             }
         }
     }
     for (axis, default) in &layout.defaults {
-        for name in default.value.axes().into_iter().chain([axis.as_str()]) {
+        let named = default.value.axes().into_iter().map(|name| (name, &default.value.span));
+        for (name, span) in named.chain([(axis.as_str(), &default.span)]) {
             if mapping.axis(layout, name).is_none() {
-                errors.push(unknown_axis(name, &default.span, mapping, Some(layout)));
+                errors.push(unknown_axis(name, span, mapping, Some(layout)));
             }
         }
     }
@@ -68,6 +81,8 @@ fn check_layout(mapping: &Mapping, layout: &Layout, errors: &mut Collector) {
                     Diagnostic::error("mapping/duplicate", "two rules for the same names")
                         .rule(&rule.expr.span)
                         .related(&other.expr.span, "first here")
+                        .expected("one rule for a name, or several of which one at most can hold")
+                        .found(format!("`{}` twice", rule.template))
                         .help("alternatives need a `when` each, of which only one can hold"),
                 );
             }
@@ -88,13 +103,22 @@ fn check_axis(mapping: &Mapping, layout: Option<&Layout>, name: &str, axis: &Axi
             errors.push(
                 Diagnostic::error("mapping/label", "an axis definition has no labels")
                     .rule(&label.span)
+                    .expected("axes alone, `(c f) + u`")
+                    .found(format!("the label `{label}:`"))
                     .help("labels name parameters; they stand in the layouts' tensors"),
             );
         }
     }
     if reaches(mapping, layout, name, axis, &mut Vec::new()) {
         let message = format!("the axis `{name}` is defined by itself");
-        errors.push(Diagnostic::error("mapping/cycle", message).rule(&axis.span));
+        let is: Vec<String> = axis.is.iter().flatten().map(ToString::to_string).collect();
+        errors.push(
+            Diagnostic::error("mapping/cycle", message)
+                .rule(&axis.span)
+                .expected("axes that are not composed of it")
+                .found(format!("`{name}` = `{}`, which leads back to `{name}`", is.join(" + ")))
+                .help("give one of the axes no definition; its size comes from the config, the shapes or --axis"),
+        );
     }
 }
 
@@ -136,10 +160,20 @@ fn first_label(term: &Term) -> Option<&Label> {
     })
 }
 
+/// Returns the place of the capture of an axis in a template, or the whole of it.
+fn capture_of(template: &Span, axis: &str) -> Span {
+    let text = template.text();
+    let place = |prefix: &str| {
+        let at = text.find(&format!("{prefix}{axis}"))? + prefix.len();
+        Some(Span::new(&template.source, template.start + at, template.start + at + axis.len()))
+    };
+    place("{").or_else(|| place("{_")).unwrap_or_else(|| template.clone())
+}
+
 fn check_rule(mapping: &Mapping, layout: &Layout, rule: &Rule, errors: &mut Collector) {
     for axis in rule.template.axes().chain(rule.template.counts()) {
         if mapping.axis(layout, axis).is_none() {
-            errors.push(unknown_axis(axis, &rule.template.span, mapping, Some(layout)));
+            errors.push(unknown_axis(axis, &capture_of(&rule.template.span, axis), mapping, Some(layout)));
         }
     }
     for_each_axis(&rule.expr.dims, &mut |mention, span| {
@@ -167,7 +201,9 @@ fn check_labels(rule: &Rule, errors: &mut Collector) {
         errors.push(
             Diagnostic::error("mapping/unlabelled", "nothing says which parameter this tensor holds")
                 .rule(&rule.expr.span)
-                .help("begin it with a label, `q.weight: h d e`"),
+                .expected("a label: a parameter's name and `:`")
+                .found(format!("`{}`", rule.expr))
+                .help("begin it with the parameter's name, `q.weight: h d e`"),
         );
     }
     for dim in &rule.expr.dims {
@@ -179,6 +215,8 @@ fn check_labels(rule: &Rule, errors: &mut Collector) {
             errors.push(
                 Diagnostic::error("mapping/unlabelled", "nothing says which parameter this block holds")
                     .rule(&bare.span)
+                    .expected("a label before its axes, as the other blocks have one")
+                    .found(format!("`{bare}`"))
                     .help("label every block of the sum; `_:` is padding"),
             );
         }
@@ -201,6 +239,8 @@ fn nested_labels(dims: &[Dim], outer: Option<&Label>, errors: &mut Collector) {
                     )
                     .rule(&inner.span)
                     .related(&outer.span, "the label around it")
+                    .expected("axes of the parameter that the outer label names")
+                    .found(format!("the label `{inner}:`"))
                     .help("a block holds one parameter; remove one of the two labels"),
                 );
             }
@@ -217,7 +257,15 @@ fn check_paths(mapping: &Mapping, errors: &mut Collector) {
         for name in layout.paths.keys() {
             if !layout.rules.iter().any(|rule| rule.template.paths().any(|path| path == name)) {
                 let message = format!("no template of the layout captures `{{*{name}}}`");
-                errors.push(Diagnostic::error("mapping/captures", message).rule(&layout.span));
+                let captured: BTreeSet<&str> =
+                    layout.rules.iter().flat_map(|rule| rule.template.paths()).collect();
+                errors.push(
+                    Diagnostic::error("mapping/captures", message)
+                        .rule(&layout.span)
+                        .expected(declared(captured.iter().copied()))
+                        .found(format!("`{name}` under `paths`"))
+                        .help("remove it, or capture the path in a template"),
+                );
             }
         }
         for rule in &layout.rules {
@@ -233,8 +281,9 @@ fn check_paths(mapping: &Mapping, errors: &mut Collector) {
                         )
                         .rule(&rule.template.span)
                         .related(span, "elsewhere")
-                        .expected(format!("the paths {:?}", other.paths))
-                        .found(format!("{:?}", captured.paths)),
+                        .expected(format!("the same paths: {}", paths_text(&other.paths)))
+                        .found(paths_text(&captured.paths))
+                        .help("capture the same path in all templates of a parameter, or give the layout a value for it under `paths`"),
                     );
                 } else if known.iter().all(|(other, _)| *other != captured) {
                     known.push((captured.clone(), &rule.template.span));
@@ -263,12 +312,26 @@ impl Captured<'_> {
     }
 }
 
+/// Writes captured paths, `{*m}`.
+fn paths_text(paths: &BTreeSet<&str>) -> String {
+    match paths.is_empty() {
+        true => "no path".into(),
+        false => paths.iter().map(|path| format!("`{{*{path}}}`")).collect::<Vec<_>>().join(", "),
+    }
+}
+
 fn unknown_axis(name: &str, span: &Span, mapping: &Mapping, layout: Option<&Layout>) -> Diagnostic {
     let known = layout.into_iter().flat_map(|layout| layout.axes.keys()).chain(mapping.axes.keys());
     let known = known.map(String::as_str);
-    let error = Diagnostic::error("mapping/unknown-axis", format!("no axis `{name}`")).rule(span);
-    error.help(match nearest(name, known.clone()) {
+    let error = Diagnostic::error("mapping/unknown-axis", format!("no axis `{name}`"))
+        .rule(span)
+        .expected(declared(known.clone()))
+        .found(format!("`{name}`"));
+    if mapping.params.contains_key(name) {
+        return error.help(format!("`{name}` is a parameter; a label ends with `:`, `{name}: …`"));
+    }
+    error.help(match nearest(name, known) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => format!("declare it under `axes`; declared: {}", known.collect::<Vec<_>>().join(", ")),
+        None => "declare it under `axes`, with what it means".into(),
     })
 }

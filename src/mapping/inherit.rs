@@ -4,6 +4,7 @@ use indexmap::IndexMap;
 
 use super::builtin;
 use super::json::{Json, Kind, parse};
+use super::read::declared;
 use crate::diag::{Collector, Diagnostic, nearest};
 use crate::span::Span;
 
@@ -49,20 +50,28 @@ impl Layouts<'_> {
     fn complete(&self, name: &str, layout: &Json, way: &mut Vec<String>, errors: &mut Collector) -> Json {
         let Kind::Object(fields) = &layout.value else { return layout.clone() };
         let Some((.., like)) = fields.get("like") else { return layout.clone() };
-        let Some(wanted) = like.string(errors) else { return layout.clone() };
-        let fail = |message: String| Diagnostic::error("mapping/like", message).rule(&like.span);
+        // What would be removed is not known where there is nothing to take over.
+        let alone = || Json { value: Kind::Object(without_nulls(fields)), span: layout.span.clone() };
+        let Some(wanted) = like.string(errors) else { return alone() };
+        let fail = |message: String| {
+            Diagnostic::error("mapping/like", message).rule(&like.span).found(format!("`{wanted}`"))
+        };
         let Some((.., parent)) = self.own.get(wanted).or_else(|| self.base.get(wanted)) else {
             let names = self.own.keys().chain(self.base.keys()).map(String::as_str);
+            let names = names.filter(|other| *other != name);
             let error = fail(format!("there is no layout `{wanted}` in this family"));
-            errors.push(match nearest(wanted, names.filter(|other| *other != name)) {
+            let error = error.expected(declared(names.clone()));
+            errors.push(match nearest(wanted, names) {
                 Some(near) => error.help(format!("did you mean `{near}`?")),
                 None => error.help("name a layout of this file, or of the family that it extends"),
             });
-            return layout.clone();
+            return alone();
         };
         if way.iter().any(|other| other == wanted) {
-            errors.push(fail(format!("the layout takes itself over: {} -> {wanted}", way.join(" -> "))));
-            return layout.clone();
+            let error = fail(format!("the layout takes itself over: {} -> {wanted}", way.join(" -> ")));
+            let error = error.expected("a layout that stands alone in the end");
+            errors.push(error.help("write out the tensors of one of these layouts, without `like`"));
+            return alone();
         }
         way.push(wanted.to_owned());
         let parent = self.complete(wanted, parent, way, errors);
@@ -98,8 +107,10 @@ fn override_entries(taken: &Entries, own: &Entries, errors: &mut Collector) -> E
         if !matches!(value.value, Kind::Null) {
             merged.insert(name.clone(), (span.clone(), *verbatim, value.clone()));
         } else if merged.shift_remove(name).is_none() {
-            let error =
-                Diagnostic::error("mapping/like", format!("there is no `{name}` to remove")).rule(span);
+            let error = Diagnostic::error("mapping/like", format!("there is no `{name}` to remove"))
+                .rule(span)
+                .expected(declared(taken.keys().map(String::as_str)))
+                .found(format!("`{name}`"));
             errors.push(match nearest(name, taken.keys().map(String::as_str)) {
                 Some(near) => error.help(format!("did you mean `{near}`?")),
                 None => error.help("remove this line"),
@@ -107,6 +118,21 @@ fn override_entries(taken: &Entries, own: &Entries, errors: &mut Collector) -> E
         }
     }
     merged
+}
+
+/// Returns the entries that are something, and of those that are objects likewise.
+fn without_nulls(entries: &Entries) -> Entries {
+    let kept = entries.iter().filter(|(_, (.., value))| !matches!(value.value, Kind::Null));
+    kept.map(|(name, (span, verbatim, value))| {
+        let value = match &value.value {
+            Kind::Object(inner) if BY_ENTRY.contains(&name.as_str()) => {
+                Json { value: Kind::Object(without_nulls(inner)), span: value.span.clone() }
+            }
+            _ => value.clone(),
+        };
+        (name.clone(), (span.clone(), *verbatim, value))
+    })
+    .collect()
 }
 
 fn cloned((name, entry): (&String, &(Span, bool, Json))) -> (String, (Span, bool, Json)) {

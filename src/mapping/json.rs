@@ -5,8 +5,10 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use jsonc_parser::ast::{ObjectPropName, Value};
 use jsonc_parser::common::{Range, Ranged};
-use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
+use jsonc_parser::{CollectOptions, parse_to_ast};
 
+use super::fields::{Choice, Field};
+use super::recover::{RULES, mended};
 use crate::diag::{Collector, Diagnostic, nearest};
 use crate::notation::Text;
 use crate::span::{Source, Span};
@@ -30,37 +32,21 @@ pub(super) enum Kind {
     Object(IndexMap<String, (Span, bool, Json)>),
 }
 
-/// Parses strict JSON; a duplicate field is an error.
+/// Parses strict JSON; a duplicate field is an error. What is wrong is mended where that is possible, so that the rest
+/// is read as well.
 pub(super) fn parse(source: &Arc<Source>, errors: &mut Collector) -> Option<Json> {
-    let strict = ParseOptions {
-        allow_comments: false,
-        allow_loose_object_property_names: false,
-        allow_trailing_commas: false,
-        allow_missing_commas: false,
-        allow_single_quoted_strings: false,
-        allow_hexadecimal_numbers: false,
-        allow_unary_plus_numbers: false,
-        allow_bare_decimal_point_numbers: false,
-        allow_non_finite_numbers: false,
-        allow_extended_string_escapes: false,
-    };
-    let span = |range: Range| Span::new(source, range.start, range.end.max(range.start));
-    match parse_to_ast(&source.text, &CollectOptions::default(), &strict) {
-        Ok(result) => match result.value {
-            Some(value) => Some(convert(source, value, errors)),
-            None => {
-                errors.push(
-                    Diagnostic::error("mapping/json", "the file is empty").rule(&Span::new(source, 0, 0)),
-                );
-                None
-            }
-        },
-        Err(error) => {
-            let message = format!("not JSON: {}", error.kind().to_string().to_lowercase());
-            errors.push(Diagnostic::error("mapping/json", message).rule(&span(error.range())));
-            None
-        }
+    let text = mended(source, errors)?;
+    let parsed = parse_to_ast(&text, &CollectOptions::default(), &RULES).ok()?;
+    if parsed.value.is_none() {
+        errors.push(
+            Diagnostic::error("mapping/json", "the file is empty")
+                .rule(&Span::new(source, 0, 0))
+                .expected("a mapping, `{ \"format\": 1, … }`")
+                .found("nothing")
+                .help("`qkvconv mapping new --from SRC` writes a file to start from"),
+        );
     }
+    Some(convert(source, parsed.value?, errors))
 }
 
 fn convert(source: &Arc<Source>, value: Value<'_>, errors: &mut Collector) -> Json {
@@ -71,6 +57,7 @@ fn convert(source: &Arc<Source>, value: Value<'_>, errors: &mut Collector) -> Js
         Value::BooleanLit(lit) => Kind::Bool(lit.value),
         Value::NumberLit(lit) => Kind::Number(lit.value.parse().unwrap_or(f64::NAN)),
         Value::StringLit(lit) => {
+            check_quotes(source, whole, errors);
             let (inner, verbatim) = inside(source, whole, &lit.value);
             span = inner;
             Kind::String(lit.value.into_owned(), verbatim)
@@ -82,19 +69,27 @@ fn convert(source: &Arc<Source>, value: Value<'_>, errors: &mut Collector) -> Js
             let mut fields = IndexMap::new();
             for property in object.properties {
                 let range = property.name.range();
-                let name = match property.name {
-                    ObjectPropName::String(lit) => lit.value.into_owned(),
-                    ObjectPropName::Word(word) => word.value.to_owned(),
+                check_quotes(source, range, errors);
+                let (name, (at, verbatim)) = match property.name {
+                    ObjectPropName::String(lit) => {
+                        let name = lit.value.into_owned();
+                        let place = inside(source, range, &name);
+                        (name, place)
+                    }
+                    ObjectPropName::Word(word) => {
+                        (word.value.to_owned(), (Span::new(source, range.start, range.end), true))
+                    }
                 };
-                let (at, verbatim) = inside(source, range, &name);
                 let value = convert(source, property.value, errors);
                 if let Some((first, _, _)) = fields.get(&name) {
-                    let (first, _): (&Span, ()) = (first, ());
+                    let first: &Span = first;
                     errors.push(
                         Diagnostic::error("mapping/duplicate", format!("`{name}` stands twice"))
                             .rule(&at)
                             .related(first, "first here")
-                            .help("remove one of the two"),
+                            .expected("each name once in an object")
+                            .found(format!("`{name}` a second time"))
+                            .help("remove one of the two, or give one another name"),
                     );
                     continue;
                 }
@@ -104,6 +99,30 @@ fn convert(source: &Arc<Source>, value: Value<'_>, errors: &mut Collector) -> Js
         }
     };
     Json { value, span }
+}
+
+/// Names and texts stand in double quotes.
+fn check_quotes(source: &Arc<Source>, range: Range, errors: &mut Collector) {
+    let raw = source.text.get(range.start..range.end).unwrap_or_default();
+    if let Some(at) = raw.find('\n') {
+        errors.push(
+            Diagnostic::error("mapping/json", "a text of more than one line")
+                .rule(&Span::new(source, range.start, range.start + at))
+                .expected("a `\"` at its end, on the same line")
+                .found("the end of the line")
+                .help("close the text with `\"`, or write `\\n` for a new line in it"),
+        );
+    }
+    if !raw.starts_with('"') {
+        let bare = raw.trim_matches('\'');
+        errors.push(
+            Diagnostic::error("mapping/json", "names and texts stand in double quotes")
+                .rule(&Span::new(source, range.start, range.end))
+                .expected(format!("`\"{bare}\"`"))
+                .found(format!("`{raw}`"))
+                .help("put `\"` around it"),
+        );
+    }
 }
 
 /// Returns the place between the quotes, and whether it holds `text` letter by letter.
@@ -129,11 +148,80 @@ impl Json {
 
     /// Reports that the value is of another kind than wanted.
     pub(super) fn wrong(&self, wanted: &str, errors: &mut Collector) {
+        let found = match &self.value {
+            Kind::Bool(_) | Kind::Number(_) => {
+                format!("{}, `{}`", self.kind_name(), self.span.text())
+            }
+            Kind::String(text, _) if text.chars().count() <= 40 => format!("a string, `\"{text}\"`"),
+            _ => self.kind_name().to_owned(),
+        };
+        let help = match &self.value {
+            Kind::Null => {
+                "null removes an entry that `like` takes over; elsewhere leave the entry out".to_owned()
+            }
+            Kind::Bool(_) | Kind::Number(_) if wanted.contains("string") => {
+                format!("put it in quotes, `\"{}\"`", self.span.text())
+            }
+            Kind::String(text, _) if wanted.contains("`true`") || wanted.contains("number") => {
+                match matches!(text.as_str(), "true" | "false") || text.parse::<f64>().is_ok() {
+                    true => format!("write it without quotes, `{text}`"),
+                    false => format!("write {wanted} without quotes"),
+                }
+            }
+            _ => format!("write {wanted} here"),
+        };
+        let message = format!("expected {wanted}, found {}", self.kind_name());
         errors.push(
-            Diagnostic::error("mapping/type", format!("expected {wanted}, found {}", self.kind_name()))
+            Diagnostic::error("mapping/type", message)
                 .rule(&self.span)
-                .expected(wanted),
+                .expected(wanted)
+                .found(found)
+                .help(help),
         );
+    }
+
+    /// Returns the text that is one of a closed set of the field's.
+    pub(super) fn choice(
+        &self,
+        field: &str,
+        choices: &'static [Choice],
+        errors: &mut Collector,
+    ) -> Option<&'static str> {
+        let text = self.string(errors)?;
+        let found = choices.iter().map(|choice| choice.name).find(|name| *name == text);
+        if found.is_none() {
+            errors.push(unknown_choice(field, text, &self.span, choices, None));
+        }
+        found
+    }
+
+    /// Reports the fields that must be there and are not.
+    pub(super) fn check_required(&self, known: &[Field], errors: &mut Collector) {
+        let Kind::Object(entries) = &self.value else { return };
+        let missing = known.iter().filter(|field| field.required && !entries.contains_key(field.name));
+        missing.for_each(|field| errors.push(self.missing(field)));
+    }
+
+    /// Reports that a field which this object needs is missing.
+    pub(super) fn needs(&self, name: &str, known: &[Field], errors: &mut Collector) {
+        known.iter().filter(|field| field.name == name).for_each(|field| errors.push(self.missing(field)));
+    }
+
+    /// Says that a field is missing in the object.
+    fn missing(&self, field: &Field) -> Diagnostic {
+        let names: Vec<String> = match &self.value {
+            Kind::Object(entries) => entries.keys().map(|name| format!("`{name}`")).collect(),
+            _ => Vec::new(),
+        };
+        let found = if names.is_empty() { "no fields".into() } else { names.join(", ") };
+        // Of an object its beginning: the whole may be long.
+        let start = self.span.start;
+        let end = start + self.span.text().chars().next().map_or(0, char::len_utf8);
+        Diagnostic::error("mapping/missing-field", format!("the field `{}` is missing", field.name))
+            .rule(&Span::new(&self.span.source, start, end))
+            .expected(format!("`{}`: {}", field.name, first_sentence(field.about)))
+            .found(found)
+            .help(format!("add `\"{}\": {}`", field.name, field.example))
     }
 
     pub(super) fn string(&self, errors: &mut Collector) -> Option<&str> {
@@ -191,16 +279,11 @@ impl Json {
     }
 
     /// Returns an object's fields after reporting those that are not `known`.
-    pub(super) fn fields(&self, known: &[&str], errors: &mut Collector) -> Fields<'_> {
+    pub(super) fn fields(&self, known: &[Field], errors: &mut Collector) -> Fields<'_> {
         let fields = self.object(errors);
         for (name, (span, _, _)) in fields.into_iter().flatten() {
-            if !known.contains(&name.as_str()) {
-                let error =
-                    Diagnostic::error("mapping/unknown-field", format!("unknown field `{name}`")).rule(span);
-                errors.push(error.help(match nearest(name, known.iter().copied()) {
-                    Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("known here: {}", known.join(", ")),
-                }));
+            if known.iter().all(|field| field.name != name) {
+                errors.push(unknown_field(name, span, known));
             }
         }
         Fields(fields)
@@ -220,6 +303,55 @@ impl Json {
             ),
         }
     }
+}
+
+fn unknown_field(name: &str, span: &Span, known: &[Field]) -> Diagnostic {
+    let names = known.iter().map(|field| field.name);
+    let near = nearest(name, names.clone()).and_then(|near| known.iter().find(|field| field.name == near));
+    Diagnostic::error("mapping/unknown-field", format!("unknown field `{name}`"))
+        .rule(span)
+        .expected(format!("one of {}", names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")))
+        .found(format!("`{name}`"))
+        .help(match near {
+            Some(near) => format!("did you mean `{}`? {}", near.name, first_sentence(near.about)),
+            None if known.iter().any(|field| field.name == "about") => {
+                "remove it; notes for readers stand in `about`".into()
+            }
+            None => "remove it".into(),
+        })
+}
+
+/// Says that a text is none of a closed set; `more` is what else may stand there.
+pub(super) fn unknown_choice(
+    field: &str,
+    text: &str,
+    span: &Span,
+    choices: &[Choice],
+    more: Option<&str>,
+) -> Diagnostic {
+    let names = choices.iter().map(|choice| choice.name);
+    let quoted: Vec<String> = names.clone().map(|name| format!("`{name}`")).collect();
+    let known = [&quoted[..], &more.map(str::to_owned).into_iter().collect::<Vec<_>>()].concat().join(", ");
+    let near = nearest(text, names).and_then(|near| choices.iter().find(|choice| choice.name == near));
+    Diagnostic::error("mapping/unknown-value", format!("an unknown value of `{field}`"))
+        .rule(span)
+        .expected(if choices.len() == 1 && more.is_none() {
+            known.clone()
+        } else {
+            format!("one of {known}")
+        })
+        .found(format!("`{text}`"))
+        .help(match (near, choices) {
+            (Some(near), _) => format!("did you mean `{}`? {}", near.name, near.about),
+            (None, choices) => {
+                let meant = choices.iter().map(|choice| format!("`{}`: {}", choice.name, choice.about));
+                meant.collect::<Vec<_>>().join(" ")
+            }
+        })
+}
+
+fn first_sentence(text: &str) -> &str {
+    text.split_once(". ").map_or(text, |(first, _)| first).trim_end_matches('.')
 }
 
 /// An object's fields.

@@ -110,7 +110,11 @@ impl Template {
             None => (None, pieces(&text, 0, text.text.len())?),
         };
         if key.is_empty() {
-            return Err(Diagnostic::error("mapping/template", "an empty key template").rule(text.span));
+            return Err(Diagnostic::error("mapping/template", "an empty template")
+                .rule(text.span)
+                .expected("the name of a tensor")
+                .found(if file.is_some() { "nothing behind `::`" } else { "nothing" })
+                .help("write a name with captures for its indices, `layers.{l}.q.weight`"));
         }
         Ok(Template { file, key, span: text.span.clone() })
     }
@@ -193,22 +197,18 @@ impl fmt::Display for Template {
 }
 
 fn pieces(text: &Text<'_>, start: usize, end: usize) -> Result<Vec<Piece>, Diagnostic> {
-    let at = |from: usize, to: usize| {
-        if text.verbatim {
-            Span::new(&text.span.source, text.span.start + from, text.span.start + to)
-        } else {
-            text.span.clone()
-        }
-    };
     let error =
-        |from, to, message: String| Diagnostic::error("mapping/template", message).rule(&at(from, to));
+        |from, to, message: String| Diagnostic::error("mapping/template", message).rule(&text.at(from, to));
     let mut pieces: Vec<Piece> = Vec::new();
     let mut position = start;
     while position < end {
         let rest = &text.text[position..end];
         if let Some(stray) = rest.find(['{', '}']).filter(|&at| rest[at..].starts_with('}') || at == 0) {
             if rest[stray..].starts_with('}') {
-                return Err(error(position + stray, position + stray + 1, "this `}` closes nothing".into()));
+                return Err(error(position + stray, position + stray + 1, "this `}` closes nothing".into())
+                    .expected("a `{` before it")
+                    .found("`}` alone")
+                    .help("remove it, or open the capture with `{`"));
             }
         } else {
             let length = rest.find('{').unwrap_or(rest.len());
@@ -217,11 +217,16 @@ fn pieces(text: &Text<'_>, start: usize, end: usize) -> Result<Vec<Piece>, Diagn
             continue;
         }
         let Some(close) = rest.find('}') else {
-            return Err(error(position, position + 1, "this `{` is never closed".into()));
+            return Err(error(position, position + 1, "this `{` is never closed".into())
+                .expected("a `}` for it")
+                .found("the end of the name")
+                .help("close the capture, `{l}`"));
         };
         let piece = capture(&rest[1..close]).map_err(|message| {
             error(position, position + close + 1, message)
-                .help("write `{l}` for an axis, `{l+4}` with an offset, `{l:03}` with zeros before, `{_l}` for nothing, _1, _2, `{l.count}` for its size, `{*m}` for a path")
+                .expected("`{l}`, `{l+4}`, `{l:03}`, `{_l}`, `{l.count}` or `{*m}`")
+                .found(format!("`{}`", &rest[..close + 1]))
+                .help("`{l}` is an index along the axis l, `+4` what is added to it, `:03` three digits at least, `{_l}` nothing, _1, _2, `{l.count}` the axis's size, `{*m}` a path")
         })?;
         let number = |piece: &Piece| matches!(piece, Piece::Axis { .. } | Piece::Count { .. });
         if pieces.last().is_some_and(number) && number(&piece)
@@ -231,23 +236,40 @@ fn pieces(text: &Text<'_>, start: usize, end: usize) -> Result<Vec<Piece>, Diagn
                 position,
                 position + close + 1,
                 "two captures without text between them".into(),
-            ));
+            )
+            .expected("text behind the first, by which the two are told apart")
+            .found(format!("`{}` directly behind another capture", &rest[..close + 1]))
+            .help("put the text of the names between them, `{l}.{h}`"));
         }
         pieces.push(piece);
         position += close + 1;
     }
     let count = |is: fn(&Piece) -> bool| pieces.iter().filter(|piece| is(piece)).count();
     if count(|piece| matches!(piece, Piece::Path { .. })) > 2 {
-        return Err(error(start, end, "more than two path captures".into()));
+        return Err(error(start, end, "more than two path captures".into())
+            .expected("one or two captures of the kind `{*m}`")
+            .found(format!("{}", count(|piece| matches!(piece, Piece::Path { .. }))))
+            .help("write out the part of the names that is always the same"));
     }
     // Each doubles the ways in which a name can be read.
     if count(|piece| matches!(piece, Piece::Axis { suffix: true, .. })) > 4 {
-        return Err(error(start, end, "more than four captures of the kind `{_l}`".into()));
+        return Err(error(start, end, "more than four captures of the kind `{_l}`".into())
+            .expected("at most 4")
+            .found(format!("{}", count(|piece| matches!(piece, Piece::Axis { suffix: true, .. }))))
+            .help("number the others with `{l}`"));
     }
     if pieces.len() > MOST_PIECES {
-        return Err(error(start, end, format!("more than {MOST_PIECES} captures and texts between them")));
+        return Err(error(start, end, format!("more than {MOST_PIECES} captures and texts between them"))
+            .expected(format!("at most {MOST_PIECES}"))
+            .found(pieces.len().to_string())
+            .help("write out what is always the same"));
     }
-    set_separators(&mut pieces).map_err(|message| error(start, end, message))?;
+    set_separators(&mut pieces).map_err(|(message, beside)| {
+        error(start, end, message)
+            .expected("a separator such as `.` or `/` beside the path")
+            .found(format!("`{beside}`"))
+            .help("let the path end at a separator, `{*m}.weight`")
+    })?;
     Ok(pieces)
 }
 
@@ -278,6 +300,9 @@ fn capture(text: &str) -> Result<Piece, String> {
         }
         None => (text, 0),
     };
+    if text.contains('-') {
+        return Err("a name's number is the index and what is added to it, never less".into());
+    }
     let (name, offset) = match text.split_once('+') {
         Some((name, offset)) => {
             (name, offset.parse::<u32>().map_err(|_| format!("the offset `+{offset}` is no whole number"))?)
@@ -298,7 +323,8 @@ fn capture(text: &str) -> Result<Piece, String> {
     })
 }
 
-fn set_separators(pieces: &mut [Piece]) -> Result<(), String> {
+/// Finds what separates the segments of each path; where that is no separator, says so with the character.
+fn set_separators(pieces: &mut [Piece]) -> Result<(), (String, char)> {
     let literal = |piece: Option<&Piece>, last: bool| match piece {
         Some(Piece::Literal(text)) if last => text.chars().next_back(),
         Some(Piece::Literal(text)) => text.chars().next(),
@@ -312,8 +338,9 @@ fn set_separators(pieces: &mut [Piece]) -> Result<(), String> {
                 // A template of the path alone: the names of the field's checkpoints are dotted.
                 None => '.',
                 Some(c) => {
-                    return Err(format!(
-                        "`{{*{name}}}` stands beside `{c}`; a path ends at a separator such as `.` or `/`"
+                    return Err((
+                        format!("the path `{{*{name}}}` stands beside `{c}`, which is no separator"),
+                        c,
                     ));
                 }
             };

@@ -6,12 +6,17 @@
 pub mod arith;
 pub mod builtin;
 mod check;
+mod cover;
+mod fields;
+mod fields_forward;
 pub mod forward;
 mod inherit;
 mod json;
 pub mod key;
+mod pattern;
 mod read;
 mod read_forward;
+mod recover;
 pub mod schema;
 pub mod select;
 
@@ -78,6 +83,8 @@ pub struct Axis {
 pub struct Param {
     /// Its axes in canonical order.
     pub axes: Vec<String>,
+    /// Where each of them stands.
+    pub axis_spans: Vec<Span>,
     /// Whether both sides may lack it.
     pub optional: bool,
     /// Whether zeros stand for it where one side has no tensor for it. Where it is not optional as well, a tensor that

@@ -1,10 +1,12 @@
 //! Decodes a mapping file's JSON into the typed tree; every error is collected.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
 
 use super::arith::Formula;
+use super::fields::{ABSENT, AXIS, CONFIG, LAYOUT, PARAM, PER, RULE, TOP, UNMAPPED};
 use super::inherit::inherited;
 use super::json::{Fields, Json, Kind, parse};
 use super::key::Template;
@@ -20,41 +22,37 @@ use crate::span::{Source, Span};
 /// Returns everything that is wrong with the file, each with its line and column.
 pub fn read(source: &Arc<Source>) -> Result<Mapping, Errors> {
     let mut errors = Collector::default();
-    let mapping = parse(source, &mut errors).and_then(|json| decode(source, &json, &mut errors));
-    if let Some(mapping) = &mapping
-        && !errors.has_errors()
-    {
-        check::check(mapping, &mut errors);
+    let read = parse(source, &mut errors).and_then(|json| decode(source, &json, &mut errors));
+    if let Some((mapping, unread)) = &read {
+        check::check(mapping, unread, &mut errors);
     }
-    if mapping.is_none() && !errors.has_errors() {
-        errors.push(
-            Diagnostic::error("mapping/json", "no mapping in this file").rule(&Span::new(source, 0, 0)),
-        );
-    }
-    // Only a file without errors gets past `finish`, and that has a mapping.
-    let (mapping, _warnings) = errors.finish(mapping)?;
-    mapping.ok_or_else(|| Errors::from(Diagnostic::error("mapping/json", "no mapping in this file")))
+    // A file without a mapping has told why.
+    let (read, _warnings) = errors.finish(read).map_err(Errors::by_place)?;
+    read.map(|(mapping, _)| mapping)
+        .ok_or_else(|| Errors::from(Diagnostic::error("mapping/json", "no mapping in this file")))
 }
 
-const TOP: &[&str] =
-    &["$schema", "format", "family", "extends", "about", "axes", "params", "anchors", "unmapped", "layouts"];
+/// The parameters that are declared, but so that they cannot be read.
+pub(super) type Unread = BTreeSet<String>;
 
-fn decode(source: &Arc<Source>, json: &Json, errors: &mut Collector) -> Option<Mapping> {
+fn decode(source: &Arc<Source>, json: &Json, errors: &mut Collector) -> Option<(Mapping, Unread)> {
     let top = json.fields(TOP, errors);
-    match top.get("format").map(|format| (&format.value, &format.span)) {
-        Some((Kind::Number(1.0), _)) => {}
-        Some((_, span)) => errors.push(
+    json.object(&mut Collector::default())?;
+    json.check_required(TOP, errors);
+    if let Some(format) = top.get("format")
+        && !matches!(format.value, Kind::Number(1.0))
+    {
+        errors.push(
             Diagnostic::error("mapping/format", "a mapping format that this version does not know")
-                .rule(span)
-                .expected("1"),
-        ),
-        None => errors.push(
-            Diagnostic::error("mapping/format", "the field `format` is missing")
-                .rule(&json.span)
-                .help("add `\"format\": 1`"),
-        ),
+                .rule(&format.span)
+                .expected("1")
+                .found(format!("`{}`", format.span.text()))
+                .help("write `\"format\": 1`, or take the version of qkvconv that the file was written for"),
+        );
     }
-    let mut mapping = match top.get("extends") {
+    // Of a file that has both the family counts.
+    let extends = top.get("extends").filter(|_| top.get("family").is_none());
+    let mut mapping = match extends {
         Some(name) => extended(source, name, errors)?,
         None => Mapping {
             family: top.text("family", errors),
@@ -68,9 +66,7 @@ fn decode(source: &Arc<Source>, json: &Json, errors: &mut Collector) -> Option<M
             hash: blake3::hash(source.text.as_bytes()).to_hex().to_string(),
         },
     };
-    if mapping.family.is_empty() {
-        errors.push(Diagnostic::error("mapping/family", "the field `family` is missing").rule(&json.span));
-    }
+    check_family(json, top, errors);
     if let Some(about) = top.get("about") {
         mapping.about = about.string(errors).unwrap_or_default().to_owned();
     }
@@ -78,9 +74,14 @@ fn decode(source: &Arc<Source>, json: &Json, errors: &mut Collector) -> Option<M
         let axis = axis(name, span, value, errors);
         insert(&mut mapping.axes, "axis", name, span, axis, |axis| &axis.span, errors);
     }
+    let mut unread = Unread::new();
     for (name, span, _, value) in top.entries("params", errors) {
-        let param = param(span, value, errors);
-        insert(&mut mapping.params, "parameter", name, span, param, |param| &param.span, errors);
+        let param = param(name, span, value, errors).unwrap_or_else(|| {
+            unread.insert(name.to_owned());
+            let (axes, axis_spans, sparse) = (Vec::new(), Vec::new(), Vec::new());
+            Param { axes, axis_spans, optional: false, absent_zeros: false, sparse, span: span.clone() }
+        });
+        insert(&mut mapping.params, "parameter", name, span, Some(param), |param| &param.span, errors);
     }
     if let Some(anchors) = top.get("anchors") {
         for anchor in anchors.strings(errors) {
@@ -92,38 +93,47 @@ fn decode(source: &Arc<Source>, json: &Json, errors: &mut Collector) -> Option<M
         }
     }
     if let Some(unmapped) = top.get("unmapped") {
-        mapping.unmapped = match unmapped.string(errors) {
+        mapping.unmapped = match unmapped.choice("unmapped", UNMAPPED, errors) {
             Some("keep") => Unmapped::Keep,
-            Some("error") => Unmapped::Error,
-            Some(_) => {
-                errors.push(
-                    Diagnostic::error("mapping/unmapped", "an unknown way with unmapped tensors")
-                        .rule(&unmapped.span)
-                        .expected("`keep` or `error`"),
-                );
-                Unmapped::Error
-            }
-            None => Unmapped::Error,
+            _ => Unmapped::Error,
         };
     }
     let layouts = top.get("layouts").and_then(|layouts| layouts.object(errors));
-    let extends = top.get("extends").map(|_| mapping.family.clone());
+    let extends = extends.map(|_| mapping.family.clone());
     let layouts = layouts.map(|layouts| inherited(layouts, extends.as_deref(), errors));
     for (name, (span, _, value)) in layouts.iter().flatten() {
         let layout = layout(name, span, value, errors);
         insert(&mut mapping.layouts, "layout", name, span, Some(layout), |layout| &layout.span, errors);
     }
-    Some(mapping)
+    Some((mapping, unread))
+}
+
+/// A file has a family of its own, or extends one.
+fn check_family(json: &Json, top: Fields<'_>, errors: &mut Collector) {
+    match (top.get("family"), top.get("extends")) {
+        (None, None) => json.needs("family", TOP, errors),
+        (Some(family), Some(extends)) => errors.push(
+            Diagnostic::error("mapping/family", "a file has either `family` or `extends`")
+                .rule(&family.span)
+                .related(&extends.span, "the family that it extends")
+                .expected("one of the two")
+                .found("both")
+                .help("remove `family`: the layouts belong to the family that is extended"),
+        ),
+        _ => {}
+    }
 }
 
 fn extended(source: &Arc<Source>, name: &Json, errors: &mut Collector) -> Option<Mapping> {
     let family = name.string(errors)?;
     let Some(mut base) = builtin::family(family) else {
-        let error =
-            Diagnostic::error("mapping/extends", format!("no built-in family `{family}`")).rule(&name.span);
+        let error = Diagnostic::error("mapping/extends", format!("no built-in family `{family}`"))
+            .rule(&name.span)
+            .expected(format!("one of {}", builtin::names().collect::<Vec<_>>().join(", ")))
+            .found(format!("`{family}`"));
         errors.push(error.help(match nearest(family, builtin::names()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("built in: {}", builtin::names().collect::<Vec<_>>().join(", ")),
+            None => "a family of your own has `family`, not `extends`".into(),
         }));
         return None;
     };
@@ -149,7 +159,9 @@ fn insert<T>(
             Diagnostic::error("mapping/duplicate", format!("the {what} `{name}` is there already"))
                 .rule(span)
                 .related(place(first), "first here")
-                .help("give the new one another name"),
+                .expected("a name that the family does not have yet")
+                .found(format!("`{name}`, which it has"))
+                .help("remove it, or give the new one another name"),
         );
     } else if let Some(value) = value {
         map.insert(name.to_owned(), value);
@@ -157,20 +169,18 @@ fn insert<T>(
 }
 
 fn axis(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Option<Axis> {
-    if !is_axis_name(name) {
-        errors.push(
-            Diagnostic::error("mapping/axis-name", format!("`{name}` is no axis name"))
-                .rule(span)
-                .help("an axis name has letters, digits and `_`, and begins with a letter"),
-        );
-    }
+    check_axis_name(name, span, errors);
     let mut axis =
         Axis { is: None, size: None, per_parameter: false, about: String::new(), span: span.clone() };
     if let Kind::String(about, _) = &value.value {
         axis.about.clone_from(about);
         return Some(axis);
     }
-    let fields = value.fields(&["is", "size", "per", "about"], errors);
+    if !matches!(value.value, Kind::Object(_)) {
+        value.wrong("a string with what the axis means, or an object", errors);
+        return Some(axis);
+    }
+    let fields = value.fields(AXIS.fields, errors);
     axis.about = fields.text("about", errors);
     if let Some(text) = fields.get("is").and_then(|is| is.text(errors)) {
         axis.is = collect(parse_sum(text), errors);
@@ -184,74 +194,110 @@ fn axis(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Option
         }
     }
     if let Some(per) = fields.get("per") {
-        match per.string(errors) {
-            Some("parameter") => axis.per_parameter = true,
-            Some("module") | None => {}
-            Some(_) => errors.push(
-                Diagnostic::error("mapping/axis", "an axis has one size per `parameter` or per `module`")
-                    .rule(&per.span),
-            ),
-        }
+        axis.per_parameter = per.choice("per", PER, errors) == Some("parameter");
     }
     Some(axis)
 }
 
-fn param(span: &Span, value: &Json, errors: &mut Collector) -> Option<Param> {
-    let (axes, optional, absent_zeros, sparse) = match &value.value {
-        Kind::String(..) => (value, false, false, Vec::new()),
-        _ => {
-            let fields = value.fields(&["axes", "optional", "absent", "sparse", "about"], errors);
+fn check_axis_name(name: &str, span: &Span, errors: &mut Collector) {
+    if !is_axis_name(name) {
+        let usable: String =
+            name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
+        errors.push(
+            Diagnostic::error("mapping/axis-name", format!("`{name}` is no axis name"))
+                .rule(span)
+                .expected("letters, digits and `_`, a letter first")
+                .found(format!("`{name}`"))
+                .help(match is_axis_name(&usable) {
+                    true => format!("call it `{usable}`"),
+                    false => "call it by a letter, `h`, and say in its text what it means".into(),
+                }),
+        );
+    }
+}
+
+fn param(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Option<Param> {
+    if !is_label(name) {
+        errors.push(
+            Diagnostic::error("mapping/param-name", format!("no label can name the parameter `{name}`"))
+                .rule(span)
+                .expected("letters, digits, `_`, `.` and `-`; `_` alone is padding")
+                .found(format!("`{name}`"))
+                .help("give it another name, such as `q.weight`"),
+        );
+    }
+    let (axes, optional, absent_zeros, sparse, sparse_span) = match &value.value {
+        Kind::Object(_) => {
+            let fields = value.fields(PARAM.fields, errors);
             let absent = fields.get("absent");
-            if let Some(absent) = absent
-                && absent.string(errors).is_some_and(|text| text != "zeros")
-            {
-                errors.push(
-                    Diagnostic::error(
-                        "mapping/absent",
-                        "a parameter that is absent can stand for `zeros` only",
-                    )
-                    .rule(&absent.span)
-                    .expected("`zeros`"),
-                );
+            if let Some(absent) = absent {
+                absent.choice("absent", ABSENT, errors);
             }
-            let Some(axes) = fields.get("axes") else {
-                errors.push(Diagnostic::error("mapping/param", "the field `axes` is missing").rule(span));
-                return None;
-            };
-            let sparse = fields.text("sparse", errors).split_whitespace().map(str::to_owned).collect();
-            (axes, fields.flag("optional", errors), absent.is_some(), sparse)
+            value.check_required(PARAM.fields, errors);
+            let sparse: Vec<String> =
+                fields.text("sparse", errors).split_whitespace().map(str::to_owned).collect();
+            let optional = fields.flag("optional", errors);
+            let sparse_span = fields.get("sparse").map(|sparse| &sparse.span);
+            (fields.get("axes")?, optional, absent.is_some(), sparse, sparse_span)
+        }
+        Kind::String(..) => (value, false, false, Vec::new(), None),
+        _ => {
+            value.wrong("a string with the parameter's axes, or an object", errors);
+            return None;
         }
     };
-    let axes: Vec<String> = axes.string(errors)?.split_whitespace().map(str::to_owned).collect();
+    let (axes, axis_spans) = param_axes(axes.text(errors)?, errors)?;
     if let Some(other) = sparse.iter().find(|axis| !axes.contains(axis)) {
         errors.push(
             Diagnostic::error("mapping/sparse", format!("the parameter has no axis `{other}` to be sparse"))
-                .rule(span)
-                .expected(format!("one of {}", axes.join(", "))),
+                .rule(sparse_span.unwrap_or(span))
+                .expected(format!("one of {}", axes.join(", ")))
+                .found(format!("`{other}`"))
+                .help("name axes of the parameter that stand in the names of its tensors"),
         );
     }
-    Some(Param { axes, optional, absent_zeros, sparse, span: span.clone() })
+    Some(Param { axes, axis_spans, optional, absent_zeros, sparse, span: span.clone() })
 }
 
-const LAYOUT: &[&str] = &[
-    "models",
-    "like",
-    "about",
-    "source",
-    "axes",
-    "tensors",
-    "config",
-    "config_file",
-    "defaults",
-    "ignore",
-    "when",
-    "metadata",
-    "paths",
-    "forward",
-];
+/// Reads the axes of a parameter, each with its place.
+fn param_axes(text: Text<'_>, errors: &mut Collector) -> Option<(Vec<String>, Vec<Span>)> {
+    if text.text.contains([',', '(', ')', '+']) {
+        let spaced = text.text.replace([',', '(', ')', '+'], " ");
+        let spaced: Vec<&str> = spaced.split_whitespace().collect();
+        errors.push(
+            Diagnostic::error(
+                "mapping/param",
+                "the axes of a parameter have spaces between them and nothing else",
+            )
+            .rule(text.span)
+            .expected("names of axes, slowest first")
+            .found(format!("`{}`", text.text))
+            .help(format!("write `{}`; how a tensor composes them stands in its rule", spaced.join(" "))),
+        );
+        return None;
+    }
+    let (mut axes, mut spans, mut at) = (Vec::new(), Vec::new(), 0);
+    let mut named = true;
+    for word in text.text.split_whitespace() {
+        let start = at + text.text.get(at..).and_then(|rest| rest.find(word)).unwrap_or(0);
+        at = start + word.len();
+        let span = text.at(start, at);
+        check_axis_name(word, &span, errors);
+        named &= is_axis_name(word);
+        axes.push(word.to_owned());
+        spans.push(span);
+    }
+    named.then_some((axes, spans))
+}
+
+/// Returns whether a label can name that parameter.
+fn is_label(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+    !name.is_empty() && name != "_" && name.bytes().all(fits)
+}
 
 fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layout {
-    let fields = value.fields(LAYOUT, errors);
+    let fields = value.fields(LAYOUT.fields, errors);
     let mut layout = Layout {
         name: name.to_owned(),
         about: fields.text("about", errors),
@@ -333,7 +379,10 @@ fn config_file(name: &Json, errors: &mut Collector) -> Option<String> {
         return Some(text.to_owned());
     }
     let error = Diagnostic::error("mapping/config-file", format!("`{text}` is no name of a config file"));
-    errors.push(error.rule(&name.span).expected("a name that ends in `.json`, without a folder"));
+    let error = error.rule(&name.span).expected("a name that ends in `.json`, without a folder");
+    errors.push(
+        error.found(format!("`{text}`")).help("write the name of the file beside the weights, `params.json`"),
+    );
     None
 }
 
@@ -341,12 +390,14 @@ fn rule(name: Text<'_>, value: &Json, errors: &mut Collector) -> Option<Rule> {
     let template = collect(Template::parse(name), errors);
     let (text, fields) = match &value.value {
         Kind::String(..) => (value.text(errors), None),
-        _ => {
-            let fields = value.fields(&["is", "optional", "scale", "offset", "when", "about"], errors);
-            if fields.get("is").is_none() {
-                errors.push(Diagnostic::error("mapping/rule", "the field `is` is missing").rule(&value.span));
-            }
+        Kind::Object(_) => {
+            let fields = value.fields(RULE.fields, errors);
+            value.check_required(RULE.fields, errors);
             (fields.get("is").and_then(|is| is.text(errors)), Some(fields))
+        }
+        _ => {
+            value.wrong("a string with an expression, or an object with `is`", errors);
+            (None, None)
         }
     };
     let expr = text.and_then(|text| collect(parse_expr(text), errors));
@@ -361,14 +412,18 @@ fn rule(name: Text<'_>, value: &Json, errors: &mut Collector) -> Option<Rule> {
 pub(super) fn formula(value: &Json, errors: &mut Collector) -> Option<Formula> {
     match value.value {
         Kind::Number(number) => Some(Formula::number(number, &value.span)),
-        _ => value.text(errors).and_then(|text| collect(Formula::parse(text), errors)),
+        Kind::String(..) => value.text(errors).and_then(|text| collect(Formula::parse(text), errors)),
+        _ => {
+            value.wrong("a number, or a string with a formula", errors);
+            None
+        }
     }
 }
 
 fn config_entry(span: &Span, value: &Json, errors: &mut Collector) -> Option<ConfigEntry> {
     let (keys, is, absent) = match &value.value {
         Kind::Object(_) => {
-            let fields = value.fields(&["keys", "is", "absent"], errors);
+            let fields = value.fields(CONFIG.fields, errors);
             let mut part = |name| fields.get(name).and_then(|value| formula(value, errors));
             (fields.get("keys"), part("is"), part("absent"))
         }
@@ -401,8 +456,23 @@ pub(super) fn collect<T>(result: Result<T, Diagnostic>, errors: &mut Collector) 
 pub(super) fn unknown_param(name: &str, span: &Span, mapping: &Mapping) -> Diagnostic {
     let error = Diagnostic::error("mapping/unknown-param", format!("no parameter `{name}` in the family"));
     let known = mapping.params.keys().map(String::as_str);
-    error.rule(span).help(match nearest(name, known.clone()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("declare it under `params`; declared: {}", known.collect::<Vec<_>>().join(", ")),
-    })
+    error.rule(span).expected(declared(known.clone())).found(format!("`{name}`")).help(
+        match nearest(name, known) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "declare it under `params`, with its axes in canonical order".into(),
+        },
+    )
+}
+
+/// Lists the names that could have stood, as many as a reader takes in.
+pub(super) fn declared<'a>(known: impl Iterator<Item = &'a str> + Clone) -> String {
+    const MOST: usize = 12;
+    let count = known.clone().count();
+    let shown: Vec<String> = known.take(MOST).map(|name| format!("`{name}`")).collect();
+    match count {
+        0 => "a name that is declared; none is".into(),
+        1 => shown.join(""),
+        2..=MOST => format!("one of {}", shown.join(", ")),
+        _ => format!("one of {}, … ({count})", shown.join(", ")),
+    }
 }

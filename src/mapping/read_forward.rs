@@ -3,20 +3,20 @@
 use indexmap::IndexMap;
 
 use super::arith::Formula;
+use super::fields::Object;
+use super::fields_forward::{
+    APPLY, ATTENDS, CUT, FORWARD, FUSED, FUSED_BIAS, MODULE_AXES, NORM, NORM_KIND, NORM_OVER, OUTPUT,
+    PART_BIASES, PRODUCT, ROTARY, ROTATION,
+};
 use super::forward::{
     Apply, Cut, Forward, Norm, NormKind, Part, PartsBias, Product, Projection, Rotary, RotaryStyle, Slot,
 };
-use super::json::{Fields, Json, Kind};
+use super::json::{Fields, Json, Kind, unknown_choice};
 use super::key::Template;
 use super::read::{collect, formula};
 use crate::diag::{Collector, Diagnostic};
 use crate::notation::Text;
 use crate::span::Span;
-
-const FIELDS: &[&str] = &[
-    "source", "qkv", "kv", "q", "k", "v", "bias", "out", "q_norm", "k_norm", "rotary", "scale", "causal",
-    "attends", "axes", "kv_heads", "stacked", "about",
-];
 
 /// Reads a layout's `forward`: one entry, or several with names, for a model with several kinds of attention.
 pub(super) fn forwards(value: &Json, errors: &mut Collector) -> IndexMap<String, Forward> {
@@ -24,7 +24,17 @@ pub(super) fn forwards(value: &Json, errors: &mut Collector) -> IndexMap<String,
         value.wrong("an object", errors);
         return IndexMap::new();
     };
-    if entries.keys().any(|name| FIELDS.contains(&name.as_str())) {
+    let is_field = |name: &str| FORWARD.fields.iter().any(|field| field.name == name);
+    // An entry of one attention has fields of its own; where no name is known and an entry holds none either, it is
+    // one attention with a slip.
+    let holds_fields = |value: &Json| match &value.value {
+        Kind::Object(entry) => {
+            entry.keys().any(|name| is_field(name) && !["weight", "bias"].contains(&name.as_str()))
+        }
+        _ => false,
+    };
+    let several = !entries.is_empty() && entries.values().all(|(.., value)| holds_fields(value));
+    if entries.keys().any(|name| is_field(name)) || !several {
         return forward(value, errors).map(|forward| (String::new(), forward)).into_iter().collect();
     }
     let named =
@@ -33,27 +43,20 @@ pub(super) fn forwards(value: &Json, errors: &mut Collector) -> IndexMap<String,
 }
 
 fn forward(value: &Json, errors: &mut Collector) -> Option<Forward> {
-    let fields = value.fields(FIELDS, errors);
+    let fields = value.fields(FORWARD.fields, errors);
     let products = products(value, fields, errors);
-    let attends = match fields.get("attends").and_then(|value| Some((value, value.string(errors)?))) {
-        None | Some((_, "self")) => false,
-        Some((_, "cross")) => true,
-        Some((value, _)) => {
-            errors.push(one_of("attends", "`self` or `cross`", &value.span));
-            false
-        }
-    };
+    let attends = fields.get("attends").and_then(|value| value.choice("attends", ATTENDS, errors));
     Some(Forward {
         citation: fields.text("source", errors),
         products: products?,
         biases: fields.get("bias").map(|value| biases(value, errors)).unwrap_or_default(),
-        out: fields.get("out").and_then(|value| projection(value, &[], errors)),
+        out: fields.get("out").and_then(|value| projection(value, &OUTPUT, errors)),
         q_norm: fields.get("q_norm").and_then(|value| norm(value, errors)),
         k_norm: fields.get("k_norm").and_then(|value| norm(value, errors)),
         rotary: fields.get("rotary").and_then(|value| rotary(value, errors)),
         scale: fields.get("scale").and_then(|value| formula(value, errors)),
         causal: fields.flag("causal", errors),
-        cross: attends,
+        cross: attends == Some("cross"),
         axes: fields
             .entries("axes", errors)
             .filter_map(|(name, span, _, axis)| module_axis(name, span, axis, errors))
@@ -73,14 +76,23 @@ fn products(value: &Json, fields: Fields<'_>, errors: &mut Collector) -> Option<
         ["qkv", "kv", "q", "k", "v"].into_iter().filter(|name| fields.get(name).is_some()).collect();
     if !matches!(given[..], ["qkv"] | ["kv", "q"] | ["q", "k", "v"]) {
         let message = "a forward entry has either `qkv`, or `q` and `kv`, or `q`, `k` and `v`";
-        errors.push(Diagnostic::error("mapping/forward", message).rule(&value.span));
+        let start = value.span.start;
+        let end = start + value.span.text().chars().next().map_or(0, char::len_utf8);
+        let found: Vec<String> = given.iter().map(|name| format!("`{name}`")).collect();
+        errors.push(
+            Diagnostic::error("mapping/forward", message)
+                .rule(&Span::new(&value.span.source, start, end))
+                .expected("the products that queries, keys and values come from")
+                .found(if found.is_empty() { "none of them".into() } else { found.join(", ") })
+                .help("write one entry for each product that the framework computes, and no others"),
+        );
         return None;
     }
     let read = |name: &str, errors: &mut Collector| {
         let value = fields.get(name)?;
         match single(name) {
             Some(part) => Some(Product {
-                projection: projection(value, &[], errors)?,
+                projection: projection(value, &PRODUCT, errors)?,
                 cut: Cut::Blocks,
                 order: vec![own(part)],
             }),
@@ -106,8 +118,8 @@ fn single(name: &str) -> Option<Part> {
 
 /// Reads what the family calls one of the module's axes.
 fn module_axis(name: &str, span: &Span, axis: &Json, errors: &mut Collector) -> Option<(String, String)> {
-    if !["h", "g", "d", "dv", "f"].contains(&name) {
-        errors.push(one_of("axes", "`h`, `g`, `d`, `dv` or `f`", span));
+    if MODULE_AXES.iter().all(|known| known.name != name) {
+        errors.push(unknown_choice("axes", name, span, MODULE_AXES, None));
     }
     Some((name.to_owned(), axis.string(errors)?.to_owned()))
 }
@@ -118,14 +130,10 @@ fn stacked(axis: &str, at: &Json, errors: &mut Collector) -> Option<(String, usi
             Some((axis.to_owned(), value as usize))
         }
         _ => {
-            at.wrong("the axis's place in each tensor, from 0", errors);
+            at.wrong("a whole number, the axis's place in each tensor from 0", errors);
             None
         }
     }
-}
-
-fn one_of(field: &str, known: &str, span: &Span) -> Diagnostic {
-    Diagnostic::error("mapping/forward", format!("an unknown value of `{field}`")).rule(span).expected(known)
 }
 
 fn template(fields: Fields<'_>, name: &str, errors: &mut Collector) -> Option<Template> {
@@ -133,34 +141,19 @@ fn template(fields: Fields<'_>, name: &str, errors: &mut Collector) -> Option<Te
     collect(Template::parse(text), errors)
 }
 
-fn required(fields: Fields<'_>, name: &str, value: &Json, errors: &mut Collector) -> Option<Template> {
-    if fields.get(name).is_none() {
-        errors.push(
-            Diagnostic::error("mapping/forward", format!("the field `{name}` is missing")).rule(&value.span),
-        );
-    }
-    template(fields, name, errors)
-}
-
-fn projection(value: &Json, more: &[&str], errors: &mut Collector) -> Option<Projection> {
-    let known = [&["weight", "bias", "apply", "each", "rest", "mean"], more].concat();
-    let fields = value.fields(&known, errors);
-    let weight = required(fields, "weight", value, errors);
-    let apply = match fields.get("apply") {
-        Some(text) => {
-            let apply = Apply::parse(text.string(errors)?);
-            if apply.is_none() {
-                let known = "`linear` (x W^T + b), `dense` (x W + b), `convolution` or an einsum such as `einsum te,ehd->thd`";
-                errors.push(one_of("apply", known, &text.span));
-            }
-            apply
+fn projection(value: &Json, object: &Object, errors: &mut Collector) -> Option<Projection> {
+    let fields = value.fields(object.fields, errors);
+    value.check_required(object.fields, errors);
+    let weight = template(fields, "weight", errors);
+    let apply = fields.get("apply").and_then(|value| {
+        let text = value.string(errors)?;
+        let apply = Apply::parse(text);
+        if apply.is_none() {
+            let einsum = "an einsum such as `einsum te,hed->thd`";
+            errors.push(unknown_choice("apply", text, &value.span, APPLY, Some(einsum)));
         }
-        None => {
-            errors
-                .push(Diagnostic::error("mapping/forward", "the field `apply` is missing").rule(&value.span));
-            None
-        }
-    };
+        apply
+    });
     let bias = template(fields, "bias", errors);
     let each = fields.get("each").and_then(|each| each.string(errors)).map(str::to_owned);
     let (rest, mean) = (fields.flag("rest", errors), fields.flag("mean", errors));
@@ -169,7 +162,7 @@ fn projection(value: &Json, more: &[&str], errors: &mut Collector) -> Option<Pro
 
 /// Reads a product of the parts whose names are the letters of `parts`.
 fn fused(value: &Json, parts: &str, errors: &mut Collector) -> Option<Product> {
-    let projection = projection(value, &["cut", "order"], errors);
+    let projection = projection(value, &FUSED, errors);
     let (cut, order) = cut_and_order(value, parts, errors);
     Some(Product { projection: projection?, cut: cut?, order: order? })
 }
@@ -179,7 +172,8 @@ fn biases(value: &Json, errors: &mut Collector) -> Vec<PartsBias> {
     let parts: &[&str] = &["q", "k", "v"];
     let by_part =
         matches!(&value.value, Kind::Object(entries) if parts.iter().any(|part| entries.contains_key(*part)));
-    let fields = value.fields(if by_part { parts } else { &["tensor", "cut", "order"] }, errors);
+    let object = if by_part { &PART_BIASES } else { &FUSED_BIAS };
+    let fields = value.fields(object.fields, errors);
     if by_part {
         let bias = |name: &&str| {
             let tensor = template(fields, name, errors)?;
@@ -187,7 +181,8 @@ fn biases(value: &Json, errors: &mut Collector) -> Vec<PartsBias> {
         };
         return parts.iter().filter_map(bias).collect();
     }
-    let tensor = required(fields, "tensor", value, errors);
+    value.check_required(object.fields, errors);
+    let tensor = template(fields, "tensor", errors);
     let (cut, order) = cut_and_order(value, "qkv", errors);
     match (tensor, cut, order) {
         (Some(tensor), Some(cut), Some(order)) => vec![PartsBias { tensor, cut, order }],
@@ -197,72 +192,77 @@ fn biases(value: &Json, errors: &mut Collector) -> Vec<PartsBias> {
 
 fn cut_and_order(value: &Json, parts: &str, errors: &mut Collector) -> (Option<Cut>, Option<Vec<Slot>>) {
     let Kind::Object(entries) = &value.value else { return (None, None) };
-    let mut text = |name: &str| match entries.get(name) {
-        Some((_, _, value)) => value.string(errors).map(|text| (text.to_owned(), value.span.clone())),
-        None => {
-            errors.push(
-                Diagnostic::error("mapping/forward", format!("the field `{name}` is missing"))
-                    .rule(&value.span),
-            );
-            None
-        }
-    };
+    let mut text = |name: &str| entries.get(name).and_then(|(.., value)| value.text(errors));
     let (cut, order) = (text("cut"), text("order"));
-    let cut = cut.and_then(|(text, span)| {
-        let cut = match text.as_str() {
-            "blocks" => Some(Cut::Blocks),
-            "per head" => Some(Cut::PerHead),
-            "per group" => Some(Cut::PerGroup),
-            other => other.strip_prefix("per ").and_then(|count| {
-                let text = Text { text: count, span: &span, verbatim: false };
-                Formula::parse(text).ok().map(Cut::Per)
-            }),
-        };
-        if cut.is_none() {
-            let known = "`blocks`, `per head`, `per group`, or `per N` with the number of views, `per 4`";
-            errors.push(one_of("cut", known, &span));
-        }
-        cut
-    });
-    let order = order.and_then(|(text, span)| {
-        let slot = |name: &str| match name.strip_prefix('_') {
-            Some(name) => Some(Slot { part: single(name)?, other: true }),
-            None => single(name).map(own),
-        };
-        let slots: Option<Vec<Slot>> = text.split_whitespace().map(slot).collect();
-        let mut sorted: Vec<&str> = text.split_whitespace().filter(|name| !name.starts_with('_')).collect();
-        sorted.sort_unstable();
-        let mut wanted: Vec<&str> = parts.split("").filter(|name| !name.is_empty()).collect();
-        let example = wanted.join(" ");
-        wanted.sort_unstable();
-        if sorted != wanted || slots.is_none() {
-            errors.push(one_of("order", &format!("its parts in any order, `{example}`"), &span));
-            return None;
-        }
-        slots
-    });
-    (cut, order)
+    (cut.and_then(|text| self::cut(text, errors)), order.and_then(|text| self::order(text, parts, errors)))
+}
+
+fn cut(text: Text<'_>, errors: &mut Collector) -> Option<Cut> {
+    match text.text {
+        "blocks" => return Some(Cut::Blocks),
+        "per head" => return Some(Cut::PerHead),
+        "per group" => return Some(Cut::PerGroup),
+        _ => {}
+    }
+    if let Some(count) = text.text.strip_prefix("per ") {
+        let start = text.text.len() - count.len();
+        let span = text.at(start, text.text.len());
+        // A name alone is a slip of `per head`; a formula says how many.
+        let formula =
+            collect(Formula::parse(Text { text: count, span: &span, verbatim: text.verbatim }), errors);
+        return formula.map(Cut::Per);
+    }
+    let more = "`per N` with the number of equal views, `per 4`";
+    errors.push(unknown_choice("cut", text.text, text.span, CUT, Some(more)));
+    None
+}
+
+fn order(text: Text<'_>, parts: &str, errors: &mut Collector) -> Option<Vec<Slot>> {
+    let slot = |name: &str| match name.strip_prefix('_') {
+        Some(name) => Some(Slot { part: single(name)?, other: true }),
+        None => single(name).map(own),
+    };
+    let slots: Option<Vec<Slot>> = text.text.split_whitespace().map(slot).collect();
+    let mut sorted: Vec<&str> = text.text.split_whitespace().filter(|name| !name.starts_with('_')).collect();
+    sorted.sort_unstable();
+    let mut wanted: Vec<&str> = parts.split("").filter(|name| !name.is_empty()).collect();
+    let example = wanted.join(" ");
+    wanted.sort_unstable();
+    if sorted == wanted && slots.is_some() {
+        return slots;
+    }
+    errors.push(
+        Diagnostic::error("mapping/forward", "an unknown value of `order`")
+            .rule(text.span)
+            .expected(format!("its parts, each once, in any order: `{example}`"))
+            .found(format!("`{}`", text.text))
+            .help("put spaces between the parts; `_q` is a part that another attention reads"),
+    );
+    None
 }
 
 fn norm(value: &Json, errors: &mut Collector) -> Option<Norm> {
-    let fields = value.fields(&["weight", "bias", "epsilon", "kind", "over"], errors);
-    let mut choice = |name: &str, known: &[&str]| {
-        let Some(value) = fields.get(name) else { return Some(0) };
-        let text = value.string(errors)?;
-        let found = known.iter().position(|known| *known == text);
-        if found.is_none() {
-            errors.push(one_of(name, &format!("`{}`", known.join("`, `")), &value.span));
+    let fields = value.fields(NORM.fields, errors);
+    let mut choice = |name: &str, known| match fields.get(name) {
+        Some(value) => value.choice(name, known, errors).map(Some),
+        None => Some(None),
+    };
+    let kind = match choice("kind", NORM_KIND)? {
+        Some("layer") => NormKind::Layer,
+        Some("length") => NormKind::Length,
+        _ => NormKind::RootMeanSquare,
+    };
+    let together = choice("over", NORM_OVER)? == Some("all heads");
+    let weight = match (kind, template(fields, "weight", errors)) {
+        (NormKind::Length, _) => None,
+        (_, None) => {
+            if fields.get("weight").is_none() {
+                value.needs("weight", NORM.fields, errors);
+            }
+            return None;
         }
-        found
+        (_, weight) => weight,
     };
-    let kind = match choice("kind", &["root mean square", "layer", "length"])? {
-        0 => NormKind::RootMeanSquare,
-        1 => NormKind::Layer,
-        _ => NormKind::Length,
-    };
-    let together = choice("over", &["head", "all heads"])? == 1;
-    let weight =
-        if kind == NormKind::Length { None } else { Some(required(fields, "weight", value, errors)?) };
     let bias = template(fields, "bias", errors);
     let epsilon = match fields.get("epsilon").map(|value| (&value.value, value)) {
         None => 1e-6,
@@ -277,27 +277,19 @@ fn norm(value: &Json, errors: &mut Collector) -> Option<Norm> {
 
 fn rotary(value: &Json, errors: &mut Collector) -> Option<Rotary> {
     let (style, dims) = match &value.value {
-        Kind::String(..) => (value, None),
-        _ => {
-            let fields = value.fields(&["style", "dims"], errors);
+        Kind::Object(_) => {
+            let fields = value.fields(ROTATION.fields, errors);
+            value.check_required(ROTATION.fields, errors);
             let dims = fields.get("dims").and_then(|value| formula(value, errors));
             (fields.get("style")?, dims)
         }
+        _ => (value, None),
     };
-    let style = match style.string(errors)? {
-        "half" => RotaryStyle::Half,
-        "interleaved" => RotaryStyle::Interleaved,
-        "none" => return None,
-        _ => {
-            errors.push(one_of(
-                "rotary",
-                "`none`, `half` (i and i + n/2) or `interleaved` (2i and 2i + 1)",
-                &style.span,
-            ));
-            return None;
-        }
-    };
-    Some(Rotary { style, dims })
+    match style.choice("rotary", ROTARY, errors)? {
+        "half" => Some(Rotary { style: RotaryStyle::Half, dims }),
+        "interleaved" => Some(Rotary { style: RotaryStyle::Interleaved, dims }),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

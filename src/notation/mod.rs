@@ -99,7 +99,8 @@ impl Expr {
     }
 }
 
-fn for_each_label<'a>(dims: &'a [Dim], visit: &mut impl FnMut(&'a Label)) {
+/// Calls `visit` for each label inside these dims, in order.
+pub(crate) fn for_each_label<'a>(dims: &'a [Dim], visit: &mut impl FnMut(&'a Label)) {
     for dim in dims {
         if let DimKind::Sum(terms) = &dim.kind {
             for term in terms {

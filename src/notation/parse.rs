@@ -16,18 +16,49 @@ pub struct Text<'a> {
     pub text: &'a str,
     /// Where it stands.
     pub span: &'a Span,
-    /// Whether the source holds it letter by letter; a JSON string with escapes does not, and errors then point at
-    /// the whole of it.
+    /// Whether the source holds it letter by letter; otherwise the source holds it with the escapes of a JSON string.
     pub verbatim: bool,
 }
 
-impl Text<'_> {
-    fn at(&self, start: usize, end: usize) -> Span {
-        if self.verbatim {
-            Span::new(&self.span.source, self.span.start + start, self.span.start + end)
-        } else {
-            self.span.clone()
-        }
+impl<'a> Text<'a> {
+    /// Returns the place of a part, whose bounds are bytes of the text.
+    pub(crate) fn at(&self, start: usize, end: usize) -> Span {
+        let place = |offset| if self.verbatim { offset } else { escaped_offset(self.span.text(), offset) };
+        let last = self.span.end;
+        let (start, end) = (self.span.start + place(start), self.span.start + place(end));
+        Span::new(&self.span.source, start.min(last), end.min(last))
+    }
+
+    /// Returns the place of the next character, or of the end.
+    pub(crate) fn at_next(&self, start: usize) -> Span {
+        let length = self.text.get(start..).and_then(|rest| rest.chars().next()).map_or(0, char::len_utf8);
+        self.at(start, start + length)
+    }
+}
+
+/// Returns where a byte of a JSON string's text stands between the quotes: an escape is longer than what it stands for.
+fn escaped_offset(raw: &str, wanted: usize) -> usize {
+    let (mut at, mut decoded) = (0, 0);
+    while decoded < wanted {
+        let Some(rest) = raw.get(at..).filter(|rest| !rest.is_empty()) else { break };
+        let first = rest.chars().next().map_or(1, char::len_utf8);
+        let (length, stands_for) = if rest.starts_with('\\') { escape(rest) } else { (first, first) };
+        at += length;
+        decoded += stands_for;
+    }
+    at.min(raw.len())
+}
+
+/// Returns the bytes of an escape and of what it stands for.
+fn escape(text: &str) -> (usize, usize) {
+    if text.as_bytes().get(1) != Some(&b'u') {
+        return (2, 1);
+    }
+    match text.get(2..6).and_then(|digits| u32::from_str_radix(digits, 16).ok()) {
+        // The first of two that are one character beyond the basic plane.
+        Some(0xD800..0xDC00) => (12, 4),
+        Some(code) => (6, char::from_u32(code).map_or(3, char::len_utf8)),
+        None => (2, 1),
     }
 }
 
@@ -84,16 +115,15 @@ impl Parser<'_> {
     fn end(&mut self, help: &str) -> Result<(), Diagnostic> {
         self.skip_space();
         let Some(next) = self.rest().chars().next() else { return Ok(()) };
-        let end = self.at + next.len_utf8();
-        let (message, help) = match next {
-            ')' => ("this `)` closes nothing".to_owned(), "remove it, or open a `(` before"),
-            '+' => ("a `+` outside parentheses".to_owned(), help),
-            other => (
-                format!("unexpected `{other}`"),
-                "an expression has axis names, whole numbers, `(`, `)`, `+` and labels such as `q.weight:`",
-            ),
+        let (message, expected, help) = match next {
+            ')' => {
+                ("this `)` closes nothing".to_owned(), "a `(` before it", "remove it, or open a `(` before")
+            }
+            '+' => ("a `+` outside parentheses".to_owned(), "the end, or another axis", help),
+            other => (format!("unexpected `{other}`"), TOKENS, instead_of(other)),
         };
-        Err(self.error("notation/unexpected", self.at, end, message).help(help))
+        let error = self.error("notation/unexpected", self.at, self.at + next.len_utf8(), message);
+        Err(error.expected(expected).found(format!("`{next}`")).help(help))
     }
 
     fn sum(&mut self, depth: usize) -> Result<Vec<Term>, Diagnostic> {
@@ -109,6 +139,8 @@ impl Parser<'_> {
             if term.dims.is_empty() || terms.last().is_some_and(|last| last.dims.is_empty()) {
                 return Err(self
                     .error("notation/empty-term", plus, plus + 1, "one side of this `+` is empty")
+                    .expected("a block on either side")
+                    .found(if term.dims.is_empty() { "nothing behind it" } else { "nothing before it" })
                     .help("give each block its axes; a block of one row is `1`"));
             }
             terms.push(term);
@@ -120,12 +152,11 @@ impl Parser<'_> {
         let start = self.at;
         let label = self.label()?;
         let mut dims = Vec::new();
+        let mut end = self.at;
         while let Some(dim) = self.dim(depth)? {
             dims.push(dim);
+            end = self.at;
         }
-        let end = dims.last().map_or(self.at.max(start), |dim: &Dim| {
-            if self.text.verbatim { dim.span.end - self.text.span.start } else { self.at }
-        });
         Ok(Term { label, dims, span: self.text.at(start, end) })
     }
 
@@ -138,6 +169,8 @@ impl Parser<'_> {
         if length == 0 {
             return Err(self
                 .error("notation/unexpected", self.at, self.at + 1, "a `:` without a label before it")
+                .expected("a parameter's name, or `_` for padding")
+                .found("`:`")
                 .help("write the parameter's name before it, `q.weight: h d e`"));
         }
         let (start, end) = (self.at, self.at + length);
@@ -168,6 +201,8 @@ impl Parser<'_> {
                     end,
                     format!("the label `{word}:` stands behind an axis"),
                 )
+                .expected("a label first, then the axes of what it names")
+                .found(format!("`{word}:` behind `{}`", self.text.text[..start].trim_end()))
                 .help("a label stands first, in the tensor or in a block of a sum: `(q: h d + k: g d)`"));
         }
         self.at = end;
@@ -176,6 +211,8 @@ impl Parser<'_> {
                 Ok(0) | Err(_) => {
                     return Err(self
                         .error("notation/size", start, end, format!("`{word}` is no size"))
+                        .expected("a whole number from 1 to 18446744073709551615")
+                        .found(format!("`{word}`"))
                         .help("a literal size is a whole number from 1"));
                 }
                 Ok(size) => DimKind::Size(size),
@@ -185,7 +222,12 @@ impl Parser<'_> {
         } else {
             return Err(self
                 .error("notation/axis-name", start, end, format!("`{word}` is no axis name"))
-                .help("an axis name has letters, digits and `_`, and begins with a letter; a label ends with `:`"));
+                .expected("letters, digits and `_`, a letter first")
+                .found(format!("`{word}`"))
+                .help(match word.starts_with(|c: char| c.is_ascii_digit()) {
+                    true => "put a space between a size and a name, `2 f`".to_owned(),
+                    false => format!("a parameter's name is a label and ends with `:`, `{word}: …`"),
+                }));
         };
         Ok(Some(Dim { kind, span: self.text.at(start, end) }))
     }
@@ -195,6 +237,8 @@ impl Parser<'_> {
         if depth == MAX_DEPTH {
             return Err(self
                 .error("notation/depth", start, start + 1, "parentheses nested too deeply")
+                .expected(format!("at most {MAX_DEPTH} levels"))
+                .found(format!("{} levels", MAX_DEPTH + 1))
                 .help("define an axis for the inner part"));
         }
         self.at += 1;
@@ -204,12 +248,16 @@ impl Parser<'_> {
             let Some(other) = self.rest().chars().next() else {
                 return Err(self
                     .error("notation/unclosed", start, start + 1, "this `(` is never closed")
-                    .help("add a `)`"));
+                    .expected("a `)` for it")
+                    .found("the end of the expression")
+                    .help("add a `)` behind the last axis of the block"));
             };
             let end = self.at + other.len_utf8();
             return Err(self
                 .error("notation/unexpected", self.at, end, format!("unexpected `{other}`"))
-                .expected("an axis, a whole number, `(`, `+` or `)`"));
+                .expected("an axis, a whole number, `(`, `+` or `)`")
+                .found(format!("`{other}`"))
+                .help(instead_of(other)));
         }
         self.at += 1;
         if let [Term { label: None, dims, .. }] = &terms[..]
@@ -217,9 +265,28 @@ impl Parser<'_> {
         {
             return Err(self
                 .error("notation/empty-group", start, self.at, "`()` holds no axis")
+                .expected("axes between the parentheses")
+                .found("none")
                 .help("a stored axis of size 1 is `1`"));
         }
         Ok(Dim { kind: DimKind::Sum(terms), span: self.text.at(start, self.at) })
+    }
+}
+
+/// What an expression is made of.
+const TOKENS: &str = "an axis, a whole number, `(`, or the end";
+
+/// Says what stands in an expression where an author wrote that character.
+fn instead_of(character: char) -> &'static str {
+    match character {
+        '*' | '×' | '·' => "axes that are composed stand side by side, without an operator: `(h d)`",
+        ',' | ';' => "axes have spaces between them: `h d e`",
+        '[' | ']' => "write `(` and `)` around axes that are composed into one",
+        '{' | '}' => "`{…}` stands in names of tensors; an expression has the axis alone, `l`",
+        '=' => "what an axis is composed of stands under `axes`: `\"h\": { \"is\": \"g r\" }`",
+        ':' => "a label is one word before the `:`, `q.weight: h d e`",
+        '/' | '-' => "a part of an axis is an axis of its own, declared under `axes`",
+        _ => "an expression has axis names, whole numbers, `(`, `)`, `+` and labels such as `q.weight:`",
     }
 }
 
@@ -263,6 +330,25 @@ mod tests {
         odd_character: "h * d" => "notation/unexpected", 2..3;
         dotted_axis: "q.weight h" => "notation/axis-name", 0..8;
         underscore_axis: "_x" => "notation/axis-name", 0..2;
+    }
+
+    #[test]
+    fn escapes_do_not_move_places() {
+        for (raw, text, place, under) in [
+            (r"h d", "h d", 2..3, "d"),
+            (r"\u0068 d", "h d", 2..3, "d"),
+            (r"\u0068 d", "h d", 0..1, r"\u0068"),
+            (r#"a\"b c"#, "a\"b c", 4..5, "c"),
+            (r"\u00e9 c", "é c", 3..4, "c"),
+            (r"\ud83d\ude00 c", "😀 c", 5..6, "c"),
+            (r"é\tc", "é\tc", 3..4, "c"),
+            (r"\u0068", "h", 1..1, ""),
+        ] {
+            let source = Arc::new(Source { name: "m.json".into(), text: format!("\"{raw}\"") });
+            let span = Span::new(&source, 1, raw.len() + 1);
+            let found = Text { text, span: &span, verbatim: raw == text }.at(place.start, place.end);
+            assert_eq!(found.text(), under, "{raw}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The integration tests: what a user sees goes through the binary, properties go through the library.
 
 mod architecture;
+mod authoring;
 mod cases;
 mod cases_formats;
 mod cli;
@@ -24,6 +25,8 @@ mod library;
 mod notation;
 mod pairs;
 mod property;
+mod schema;
 mod sets;
 mod strided;
+mod trace;
 mod trust;

@@ -1,0 +1,401 @@
+//! The fields of a mapping file, each once: the names that the reader knows, and what the JSON Schema says of them.
+
+use super::fields_forward::FORWARD;
+use super::pattern::Pattern;
+
+/// A field of an object.
+#[derive(Debug)]
+pub(super) struct Field {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// What it means, for an author: sentences that an editor shows.
+    pub(super) about: &'static str,
+    /// What may stand there.
+    pub(super) value: Value,
+    /// A value as JSON, shown where the field is missing.
+    pub(super) example: &'static str,
+    /// Whether it must be there.
+    pub(super) required: bool,
+    /// Whether null removes what `like` would take over.
+    pub(super) removable: bool,
+}
+
+/// What may stand in a field.
+#[derive(Debug)]
+pub(super) enum Value {
+    /// Any text.
+    Text,
+    /// A text of a grammar.
+    Pattern(&'static Pattern),
+    /// One of a closed set of texts.
+    Choice(&'static [Choice]),
+    /// `true` or `false`; `false` where it is left out.
+    Flag,
+    /// A whole number from 0.
+    Whole,
+    /// This number alone.
+    Exactly(u64),
+    /// Any number, and what stands for it where it is left out, if that is always the same.
+    Number(Option<f64>),
+    /// Nothing: removes what `like` would take over.
+    Null,
+    /// Anything that a config file can hold.
+    Json,
+    /// A list.
+    List(&'static Value),
+    /// An object of known fields.
+    Object(&'static Object),
+    /// An object of freely named entries: what may be a name, and what each entry is.
+    Entries(Names, &'static Value),
+    /// One of several.
+    AnyOf(&'static [Value]),
+    /// One attention, or several with names.
+    Forwards(&'static Object),
+}
+
+/// What an entry may be called.
+#[derive(Debug)]
+pub(super) enum Names {
+    /// Anything.
+    Any,
+    /// A text of a grammar.
+    Pattern(&'static Pattern),
+    /// One of a closed set.
+    Choice(&'static [Choice]),
+}
+
+/// An object of known fields.
+#[derive(Debug)]
+pub(super) struct Object {
+    /// What the schema calls it.
+    pub(super) name: &'static str,
+    /// Its fields.
+    pub(super) fields: &'static [Field],
+}
+
+/// One text of a closed set.
+#[derive(Debug)]
+pub(super) struct Choice {
+    /// The text.
+    pub(super) name: &'static str,
+    /// What it means.
+    pub(super) about: &'static str,
+}
+
+/// Makes a field that may be left out.
+pub(super) const fn field(
+    name: &'static str,
+    about: &'static str,
+    value: Value,
+    example: &'static str,
+) -> Field {
+    Field { name, about, value, example, required: false, removable: false }
+}
+
+/// Makes a field that must be there.
+pub(super) const fn required(
+    name: &'static str,
+    about: &'static str,
+    value: Value,
+    example: &'static str,
+) -> Field {
+    Field { name, about, value, example, required: true, removable: false }
+}
+
+/// Makes a field of a layout that null removes.
+const fn removable(name: &'static str, about: &'static str, value: Value, example: &'static str) -> Field {
+    Field { name, about, value, example, required: false, removable: true }
+}
+
+/// Makes a text of a closed set.
+pub(super) const fn choice(name: &'static str, about: &'static str) -> Choice {
+    Choice { name, about }
+}
+
+const STRINGS: &[Value] = &[Value::Text, Value::List(&Value::Text)];
+/// A number, or a formula as text.
+pub(super) const FORMULA: &[Value] = &[Value::Pattern(&super::pattern::FORMULA), Value::Number(None)];
+/// A template for names.
+pub(super) const TEMPLATE: Value = Value::Pattern(&super::pattern::TEMPLATE);
+/// Entries that are called by axes.
+pub(super) const AXIS_NAMES: Names = Names::Pattern(&super::pattern::AXIS);
+
+/// What happens to tensors that no rule matches.
+pub(super) const UNMAPPED: &[Choice] = &[
+    choice("keep", "They pass through, name and bytes as they are: the family describes modules of a model."),
+    choice("error", "They are an error: the family describes a whole model."),
+];
+/// What an axis has one size for.
+pub(super) const PER: &[Choice] = &[
+    choice("module", "One size in a module, or in a layer."),
+    choice("parameter", "Each parameter has a size of its own, as the input widths of q, k and v."),
+];
+/// What stands for a parameter that one side lacks.
+pub(super) const ABSENT: &[Choice] =
+    &[choice("zeros", "Zeros: a missing bias. On the way back zeros are demanded.")];
+
+/// The fields of a mapping file.
+pub(super) const TOP: &[Field] = &[
+    field(
+        "$schema",
+        "The JSON Schema of mapping files, for editors; `qkvconv mapping schema` prints it.",
+        Value::Text,
+        "\"mapping.schema.json\"",
+    ),
+    required("format", "The version of this format: 1.", Value::Exactly(1), "1"),
+    field(
+        "family",
+        "The name of the model family. A file has either this or `extends`.",
+        Value::Text,
+        "\"my-model\"",
+    ),
+    field(
+        "extends",
+        "The built-in family to which this file adds layouts; its axes and parameters are there already.",
+        Value::Text,
+        "\"attention\"",
+    ),
+    field("about", "What the family is, for a reader.", Value::Text, "\"one attention module\""),
+    field(
+        "axes",
+        "Every index of a shape or of a name, by name: what it means as text, or an object with its definition.",
+        Value::Entries(AXIS_NAMES, &Value::AnyOf(&[Value::Text, Value::Object(&AXIS)])),
+        "{ \"h\": \"heads\" }",
+    ),
+    field(
+        "params",
+        "The parameters of the family: the axes of each in canonical order, slowest first.",
+        Value::Entries(
+            Names::Pattern(&super::pattern::LABEL),
+            &Value::AnyOf(&[Value::Pattern(&super::pattern::AXES), Value::Object(&PARAM)]),
+        ),
+        "{ \"q.weight\": \"h d e\" }",
+    ),
+    field(
+        "anchors",
+        "Parameters of which a module has at least one; other modules with such names pass through.",
+        Value::AnyOf(STRINGS),
+        "[\"q.weight\"]",
+    ),
+    field(
+        "unmapped",
+        "What happens to tensors that no rule matches; `error` where it is left out.",
+        Value::Choice(UNMAPPED),
+        "\"keep\"",
+    ),
+    required(
+        "layouts",
+        "The layouts in which checkpoints hold the parameters, by name.",
+        Value::Entries(Names::Any, &Value::Object(&LAYOUT)),
+        "{ \"separate\": { \"tensors\": { … } } }",
+    ),
+];
+
+/// The fields of an axis.
+pub(super) const AXIS: Object = Object {
+    name: "axis",
+    fields: &[
+        field(
+            "is",
+            "What it is composed of: `g r` is a product, slowest first, `(c f) + u` one after the other. In a layout it restates the stored order.",
+            Value::Pattern(&super::pattern::SUM),
+            "\"g r\"",
+        ),
+        field("size", "Its size, where it is the same in every model.", Value::Whole, "2"),
+        field(
+            "per",
+            "What has one size of it: a `module` (where it is left out) or a `parameter`.",
+            Value::Choice(PER),
+            "\"parameter\"",
+        ),
+        field("about", "What it means, for a reader and in error messages.", Value::Text, "\"heads\""),
+    ],
+};
+
+/// The fields of a parameter.
+pub(super) const PARAM: Object = Object {
+    name: "parameter",
+    fields: &[
+        required(
+            "axes",
+            "Its axes in canonical order, slowest first, with spaces between them.",
+            Value::Pattern(&super::pattern::AXES),
+            "\"h d e\"",
+        ),
+        field("optional", "Whether both sides may lack it.", Value::Flag, "true"),
+        field(
+            "absent",
+            "What stands for it where one side has no tensor for it.",
+            Value::Choice(ABSENT),
+            "\"zeros\"",
+        ),
+        field(
+            "sparse",
+            "Those of its axes whose indices in names may have gaps: layers of which only some have it.",
+            Value::Pattern(&super::pattern::AXES),
+            "\"l\"",
+        ),
+        field("about", "What it is, for a reader.", Value::Text, "\"query projection\""),
+    ],
+};
+
+/// The fields of a layout.
+pub(super) const LAYOUT: Object = Object {
+    name: "layout",
+    fields: &[
+        field(
+            "like",
+            "The layout of this family of which everything is taken over but `about`. Entries of `tensors`, `axes`, `config`, `defaults`, `when`, `metadata` and `paths` replace those of the same name; null removes.",
+            Value::Text,
+            "\"separate\"",
+        ),
+        field("about", "What the layout is, for a reader.", Value::Text, "\"as torch stores it\""),
+        removable(
+            "source",
+            "Where the framework's code says so: repository and file.",
+            Value::Text,
+            "\"owner/repository path/to/file.py\"",
+        ),
+        removable(
+            "axes",
+            "Axes that this layout restates in its stored order (a text is the order: `(f c) + u`) or has alone.",
+            Value::Entries(
+                AXIS_NAMES,
+                &Value::AnyOf(&[Value::Pattern(&super::pattern::SUM), Value::Object(&AXIS), Value::Null]),
+            ),
+            "{ \"d\": \"(f c) + u\" }",
+        ),
+        removable(
+            "tensors",
+            "The stored tensors: a template for names, and the expression of what such a tensor holds.",
+            Value::Entries(
+                Names::Pattern(&super::pattern::TEMPLATE),
+                &Value::AnyOf(&[
+                    Value::Pattern(&super::pattern::EXPRESSION),
+                    Value::Object(&RULE),
+                    Value::List(&Value::AnyOf(&[
+                        Value::Pattern(&super::pattern::EXPRESSION),
+                        Value::Object(&RULE),
+                    ])),
+                    Value::Null,
+                ]),
+            ),
+            "{ \"layers.{l}.q.weight\": \"q.weight: (h d) e\" }",
+        ),
+        removable(
+            "config",
+            "Where a config file tells the size of an axis: a name in it, several of which the first that is there counts, or an object. Dots reach into nested objects.",
+            Value::Entries(
+                AXIS_NAMES,
+                &Value::AnyOf(&[Value::Text, Value::List(&Value::Text), Value::Object(&CONFIG), Value::Null]),
+            ),
+            "{ \"h\": \"num_attention_heads\" }",
+        ),
+        removable(
+            "config_file",
+            "The name of the framework's config file, where it is not `config.json`.",
+            Value::Pattern(&super::pattern::CONFIG_FILE),
+            "\"params.json\"",
+        ),
+        removable(
+            "defaults",
+            "Sizes that the framework fixes, over other axes; used where nothing else tells them.",
+            Value::Entries(AXIS_NAMES, &Value::AnyOf(&[FORMULA_TEXT, FORMULA_NUMBER, Value::Null])),
+            "{ \"dv\": \"d\" }",
+        ),
+        removable(
+            "ignore",
+            "Templates of stored tensors that are no parameters, such as buffers; they are dropped and reported.",
+            Value::AnyOf(&[TEMPLATE, Value::List(&TEMPLATE)]),
+            "[\"{*m}.position_ids\"]",
+        ),
+        removable(
+            "when",
+            "What must hold of the config: a name in it and the value, or a list of values; null also stands for a missing entry.",
+            Value::Entries(Names::Any, &Value::Json),
+            "{ \"multi_query\": true }",
+        ),
+        removable(
+            "metadata",
+            "What the layout's readers demand in the file's metadata.",
+            Value::Entries(Names::Any, &Value::AnyOf(&[Value::Text, Value::Null])),
+            "{ \"format\": \"pt\" }",
+        ),
+        removable(
+            "paths",
+            "What a captured path is where the other side does not capture it; dots part its segments.",
+            Value::Entries(AXIS_NAMES, &Value::AnyOf(&[Value::Text, Value::Null])),
+            "{ \"m\": \"model.text\" }",
+        ),
+        removable(
+            "models",
+            "What `model_type` in a config calls its models; it tells layouts apart that hold the same names.",
+            Value::AnyOf(STRINGS),
+            "[\"bert\"]",
+        ),
+        removable(
+            "forward",
+            "How the framework computes attention, written from its source and never from the expressions: one entry, or one with a name for each kind of attention.",
+            Value::Forwards(&FORWARD),
+            "{ \"source\": \"…\", \"qkv\": { … }, \"out\": { … } }",
+        ),
+    ],
+};
+
+const FORMULA_TEXT: Value = Value::Pattern(&super::pattern::FORMULA);
+const FORMULA_NUMBER: Value = Value::Number(None);
+
+const WHEN: Field = field(
+    "when",
+    "What must hold of the config for the rule to count: a name in it and the value, or a list of values.",
+    Value::Entries(Names::Any, &Value::Json),
+    "{ \"tie_word_embeddings\": true }",
+);
+
+/// The fields of a rule.
+pub(super) const RULE: Object = Object {
+    name: "rule",
+    fields: &[
+        required(
+            "is",
+            "What the tensor holds: a label and its axes, slowest first; `(a b)` is one stored axis, `(x: a + y: b)` one block after the other.",
+            Value::Pattern(&super::pattern::EXPRESSION),
+            "\"q.weight: (h d) e\"",
+        ),
+        field(
+            "optional",
+            "Whether the tensor may be missing though its parameters are there: a tied copy.",
+            Value::Flag,
+            "true",
+        ),
+        field("scale", "stored = parameter * scale + offset.", Value::AnyOf(FORMULA), "\"1/sqrt(d)\""),
+        field("offset", "stored = parameter * scale + offset.", Value::AnyOf(FORMULA), "1"),
+        WHEN,
+        field("about", "Why it is so, for a reader.", Value::Text, "\"tied to the embedding\""),
+    ],
+};
+
+/// The fields of a config entry.
+pub(super) const CONFIG: Object = Object {
+    name: "configEntry",
+    fields: &[
+        field(
+            "keys",
+            "Names in the config; the first that is there and not null counts. Dots reach into nested objects.",
+            Value::AnyOf(STRINGS),
+            "[\"num_attention_heads\"]",
+        ),
+        field(
+            "is",
+            "The size over the entry's `value` and other axes, where it is not the entry itself.",
+            Value::AnyOf(FORMULA),
+            "\"value / 2\"",
+        ),
+        field(
+            "absent",
+            "What the framework takes where the config has none of the names, over other axes.",
+            Value::AnyOf(FORMULA),
+            "\"h\"",
+        ),
+    ],
+};

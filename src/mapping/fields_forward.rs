@@ -1,0 +1,269 @@
+//! The fields of `forward`, as [`super::fields`] has the others.
+
+use super::fields::{
+    AXIS_NAMES, Choice, FORMULA, Field, Names, Object, TEMPLATE, Value, choice, field, required,
+};
+use super::pattern;
+
+/// How scores are rotated by position.
+pub(super) const ROTARY: &[Choice] = &[
+    choice("none", "The module rotates nothing itself."),
+    choice("half", "Elements i and i + n/2 of a head are a pair."),
+    choice("interleaved", "Elements 2i and 2i + 1 of a head are a pair."),
+];
+/// What keys and values are computed from.
+pub(super) const ATTENDS: &[Choice] = &[
+    choice("self", "Keys and values read the same input as the queries."),
+    choice("cross", "Keys and values read another input than the queries."),
+];
+/// What a norm divides by.
+pub(super) const NORM_KIND: &[Choice] = &[
+    choice("root mean square", "The root of the mean square."),
+    choice("layer", "The standard deviation, after the mean is subtracted."),
+    choice("length", "The length of the vector; there is no weight."),
+];
+/// What one vector of a norm is.
+pub(super) const NORM_OVER: &[Choice] = &[
+    choice("head", "Each head is a vector of its own."),
+    choice("all heads", "All heads of a token are one vector."),
+];
+/// Ways to apply a weight, beside the einsums.
+pub(super) const APPLY: &[Choice] = &[
+    choice("linear", "x Wᵀ + b, the weight is [out, in]."),
+    choice("dense", "x W + b, the weight is [in, out]."),
+    choice("convolution", "As linear, with axes of size 1 behind."),
+];
+/// Ways to cut a fused result, beside `per N`.
+pub(super) const CUT: &[Choice] = &[
+    choice("blocks", "All of one part, then all of the next."),
+    choice("per head", "Viewed as heads; each head is cut in its parts."),
+    choice("per group", "Viewed as key/value heads; each is cut in its query heads, its key and its value."),
+];
+/// The axes that the reference attention computes with.
+pub(super) const MODULE_AXES: &[Choice] = &[
+    choice("h", "Query heads."),
+    choice("g", "Key/value heads."),
+    choice("d", "Head size of q and k."),
+    choice("dv", "Head size of v."),
+    choice("f", "Rotary frequencies."),
+];
+
+const WEIGHT: Field = required("weight", "The template of its weight.", TEMPLATE, "\"{*m}.qkv.weight\"");
+const BIAS: Field =
+    field("bias", "The template of its bias, where it has one.", TEMPLATE, "\"{*m}.qkv.bias\"");
+const APPLIED: Field = required(
+    "apply",
+    "How the weight is applied: `linear` (x Wᵀ + b), `dense` (x W + b), `convolution`, or an einsum over the token axis t, `einsum te,hed->thd`.",
+    Value::Pattern(&pattern::APPLIED),
+    "\"linear\"",
+);
+const EACH: Field = field(
+    "each",
+    "The axis along which there is one tensor for every head, or for every shard of heads.",
+    Value::Pattern(&pattern::AXIS),
+    "\"h\"",
+);
+const REST: Field = field(
+    "rest",
+    "Whether there is more behind: columns behind q, k and v, or what the output projection reads behind the heads.",
+    Value::Flag,
+    "true",
+);
+const CUT_FIELD: Field = required(
+    "cut",
+    "How the fused result is cut: `blocks`, `per head`, `per group`, or `per N` with the number of equal views.",
+    Value::Pattern(&pattern::CUTS),
+    "\"blocks\"",
+);
+const ORDER: Field = required(
+    "order",
+    "The parts in their order, `q k v`; `_q` is a part that another attention reads.",
+    Value::Pattern(&pattern::ORDER),
+    "\"q k v\"",
+);
+
+/// The fields of a product of one part.
+pub(super) const PRODUCT: Object = Object { name: "product", fields: &[WEIGHT, BIAS, APPLIED, EACH, REST] };
+
+/// The fields of a product of several parts.
+pub(super) const FUSED: Object =
+    Object { name: "fusedProduct", fields: &[WEIGHT, BIAS, APPLIED, CUT_FIELD, ORDER, EACH, REST] };
+
+/// The fields of the output projection.
+pub(super) const OUTPUT: Object = Object {
+    name: "outputProjection",
+    fields: &[
+        WEIGHT,
+        BIAS,
+        APPLIED,
+        EACH,
+        REST,
+        field("mean", "Whether it reads the mean over the heads, not all side by side.", Value::Flag, "true"),
+    ],
+};
+
+/// The fields of a bias that is fused where the weights are not.
+pub(super) const FUSED_BIAS: Object = Object {
+    name: "fusedBias",
+    fields: &[
+        required("tensor", "The template of the bias.", TEMPLATE, "\"{*m}.qkv.bias\""),
+        CUT_FIELD,
+        ORDER,
+    ],
+};
+
+/// The fields of biases that are separate where the weights are fused.
+pub(super) const PART_BIASES: Object = Object {
+    name: "partBiases",
+    fields: &[
+        field("q", "The template of the queries' bias.", TEMPLATE, "\"{*m}.q_bias\""),
+        field("k", "The template of the keys' bias.", TEMPLATE, "\"{*m}.k_bias\""),
+        field("v", "The template of the values' bias.", TEMPLATE, "\"{*m}.v_bias\""),
+    ],
+};
+
+/// The fields of a norm of queries or keys.
+pub(super) const NORM: Object = Object {
+    name: "norm",
+    fields: &[
+        field(
+            "weight",
+            "The template of its factors; needed but for `length`.",
+            TEMPLATE,
+            "\"{*m}.q_norm.weight\"",
+        ),
+        field("bias", "The template of what is added.", TEMPLATE, "\"{*m}.q_norm.bias\""),
+        field("epsilon", "What is added to the mean square.", Value::Number(Some(1e-6)), "1e-6"),
+        field(
+            "kind",
+            "What it divides by; `root mean square` where it is left out.",
+            Value::Choice(NORM_KIND),
+            "\"layer\"",
+        ),
+        field(
+            "over",
+            "What one vector is; `head` where it is left out.",
+            Value::Choice(NORM_OVER),
+            "\"all heads\"",
+        ),
+    ],
+};
+
+/// The fields of a rotation that is more than its style.
+pub(super) const ROTATION: Object = Object {
+    name: "rotation",
+    fields: &[
+        required("style", "Which elements of a head are a pair.", Value::Choice(ROTARY), "\"half\""),
+        field(
+            "dims",
+            "How many elements of a head rotate, the first ones; all where it is left out.",
+            Value::AnyOf(FORMULA),
+            "\"2 * f\"",
+        ),
+    ],
+};
+
+/// The fields of one attention.
+pub(super) const FORWARD: Object = Object {
+    name: "forward",
+    fields: &[
+        field(
+            "source",
+            "Where the framework's code says so: repository and file, and what it does there.",
+            Value::Text,
+            "\"owner/repository path/to/file.py\"",
+        ),
+        field(
+            "qkv",
+            "One product of queries, keys and values. An attention has `qkv`, or `q` and `kv`, or `q`, `k` and `v`.",
+            Value::Object(&FUSED),
+            "{ \"weight\": \"{*m}.qkv.weight\", \"apply\": \"linear\", \"cut\": \"blocks\", \"order\": \"q k v\" }",
+        ),
+        field(
+            "kv",
+            "One product of keys and values.",
+            Value::Object(&FUSED),
+            "{ \"weight\": \"{*m}.kv.weight\", \"apply\": \"linear\", \"cut\": \"blocks\", \"order\": \"k v\" }",
+        ),
+        field(
+            "q",
+            "The product of the queries.",
+            Value::Object(&PRODUCT),
+            "{ \"weight\": \"{*m}.q.weight\", \"apply\": \"linear\" }",
+        ),
+        field(
+            "k",
+            "The product of the keys.",
+            Value::Object(&PRODUCT),
+            "{ \"weight\": \"{*m}.k.weight\", \"apply\": \"linear\" }",
+        ),
+        field(
+            "v",
+            "The product of the values.",
+            Value::Object(&PRODUCT),
+            "{ \"weight\": \"{*m}.v.weight\", \"apply\": \"linear\" }",
+        ),
+        field(
+            "bias",
+            "A fused bias of separate weights, or separate biases of a fused weight.",
+            Value::AnyOf(&[Value::Object(&FUSED_BIAS), Value::Object(&PART_BIASES)]),
+            "{ \"q\": \"{*m}.q_bias\", \"v\": \"{*m}.v_bias\" }",
+        ),
+        field(
+            "out",
+            "The output projection.",
+            Value::Object(&OUTPUT),
+            "{ \"weight\": \"{*m}.proj.weight\", \"apply\": \"linear\" }",
+        ),
+        field(
+            "q_norm",
+            "The norm of the queries, before the rotation.",
+            Value::Object(&NORM),
+            "{ \"weight\": \"{*m}.q_norm.weight\" }",
+        ),
+        field(
+            "k_norm",
+            "The norm of the keys, before the rotation.",
+            Value::Object(&NORM),
+            "{ \"weight\": \"{*m}.k_norm.weight\" }",
+        ),
+        field(
+            "rotary",
+            "The rotation of queries and keys by position.",
+            Value::AnyOf(&[Value::Choice(ROTARY), Value::Object(&ROTATION)]),
+            "\"half\"",
+        ),
+        field(
+            "scale",
+            "The factor of the scores; 1/sqrt(d) where it is left out.",
+            Value::AnyOf(FORMULA),
+            "\"1/sqrt(d)\"",
+        ),
+        field("causal", "Whether a token sees only itself and those before it.", Value::Flag, "true"),
+        field(
+            "attends",
+            "What keys and values are computed from; `self` where it is left out.",
+            Value::Choice(ATTENDS),
+            "\"cross\"",
+        ),
+        field(
+            "axes",
+            "What the family calls the heads of this attention, where not `h`, `g`, `d` and `dv`.",
+            Value::Entries(Names::Choice(MODULE_AXES), &Value::Pattern(&pattern::AXIS)),
+            "{ \"h\": \"ht\", \"d\": \"dt\" }",
+        ),
+        field(
+            "kv_heads",
+            "How many key/value heads the framework computes with, where it is not `g`.",
+            Value::AnyOf(FORMULA),
+            "\"h\"",
+        ),
+        field(
+            "stacked",
+            "Axes of layers that are stacked in the tensors, and their place in each, from 0.",
+            Value::Entries(AXIS_NAMES, &Value::Whole),
+            "{ \"l\": 0 }",
+        ),
+        field("about", "What is odd about it, for a reader.", Value::Text, "\"…\""),
+    ],
+};
