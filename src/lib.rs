@@ -39,6 +39,7 @@ pub mod draft;
 pub mod dtype;
 pub mod evidence;
 pub mod exec;
+pub mod explain;
 pub mod fold;
 pub mod format;
 pub mod identity;

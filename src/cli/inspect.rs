@@ -1,21 +1,49 @@
 //! `qkvconv inspect SRC`: what a checkpoint is and holds.
+//!
+//! The JSON's fields are stable; version 1, where later versions may add fields:
+//!
+//! | field | holds |
+//! |---|---|
+//! | `version` | the version of these fields |
+//! | `path`, `format`, `files` | what was opened: its path, the format of its files, how many they are |
+//! | `tensors`, `bytes` | how many tensors, and what they take in bytes |
+//! | `dtypes` | per type of elements the number of tensors |
+//! | `layout` | `family/layout`; null where none, or not one alone, explains the checkpoint |
+//! | `candidates` | up to 20 layouts: `layout`, whether it `fits`, whether the file `recorded` it, tensors `matched`, layouts that are the `same_as` it here, the `obstacle` in words, what it is `told_by` beside names and shapes, the sizes that are `open` |
+//! | `modules` | the paths of a family of single modules, folded; null for whole models |
+//! | `sizes` | per axis: `axis`, `size`, and its `origin` in words; null without a layout |
+//! | `kinds` | tensors of one rule and shape: `names` with indices folded, `count`, `dtype`, `shape`, `dims` (per stored axis `name` and what it `holds` in words), `groups` in words or null, `parts` |
+//! | `unexplained` | names that no rule holds, folded |
+//! | `tied` | groups of names that are one and the same place |
+//!
+//! Of a part: `param`; how many `heads`, or null; `rotary`, null or its `axis`, its `style` (`half`, `interleaved`, `other`)
+//! and its `pairs`: for each element of a head as stored the number of its pair, null for one that does not rotate (all null
+//! where a size is open).
+//!
+//! With `--tensor` the document is that tensor's: `version`, `layout`, `tensor`, `dtype`, `shape`, `dims` and `groups` as
+//! above, and `parts`, each with `places`: per head its `head` and its `runs`. With `--head` too it is a list, for each layout
+//! of the family: `layout`, `tensor`, `part`, `head`, `ranges` in words, `runs`. Runs are, per stored axis, a list of
+//! `[first, behind the last, step]`.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use indicatif::HumanBytes;
-use qkvconv::bind::{BindOptions, Bound, bind};
+use qkvconv::bind::{BindOptions, Bound};
 use qkvconv::catalog::Catalog;
 use qkvconv::convert::ConvertOptions;
 use qkvconv::detect::{Candidate, apart, only};
-use qkvconv::diag::{Diagnostic, Errors};
+use qkvconv::diag::Errors;
 use qkvconv::evidence::{Limits, examine};
 use qkvconv::fold::fold_keys;
 use qkvconv::format::Reader;
-use qkvconv::inspect::{Kind, Picture, Seen, draw, kinds, letter, ranges};
+use qkvconv::inspect::{Kind, Part, Picture, Seen, draw, kinds, runs};
+use qkvconv::mapping::forward::RotaryStyle;
 use qkvconv::mapping::select::all;
 use qkvconv::mapping::{Layout, Mapping};
 use serde_json::{Value, json};
+
+mod tensor;
 
 use super::Exit;
 use super::args::{MappingFiles, OpenArgs, axis_size};
@@ -31,6 +59,7 @@ const STRANGERS: usize = 12;
 #[command(after_help = "Examples:
   qkvconv inspect model.safetensors
   qkvconv inspect --tensor encoder.layers.0.self_attn.in_proj_weight --head 3 --part k --axis h=4 model.safetensors
+  qkvconv inspect --tensor h.0.attn.c_attn.weight --part q --head 3 --save head.npy pytorch_model.bin
   qkvconv inspect --json pytorch_model.bin | jq .layout")]
 pub(super) struct InspectArgs {
     /// The checkpoint: a file in any of the formats, an index, a prefix or a folder.
@@ -67,6 +96,14 @@ pub(super) struct InspectArgs {
     #[arg(long, value_name = "PART", requires = "tensor")]
     part: Option<String>,
 
+    /// Write the elements of --head, in the family's canonical order, as a NumPy array. Example: --save head.npy
+    #[arg(long, value_name = "FILE", requires = "head")]
+    save: Option<PathBuf>,
+
+    /// Replace the file of --save or --svg. Example: --force
+    #[arg(long)]
+    force: bool,
+
     /// Draw every kind of tensor that holds heads. Example: --picture
     #[arg(long)]
     picture: bool,
@@ -83,7 +120,8 @@ pub(super) struct InspectArgs {
     #[arg(long)]
     trust_layout: bool,
 
-    /// Print a JSON document: format, tensors, bytes, dtypes, layout, candidates, sizes, kinds, unexplained, tied. Example: --json
+    /// Print a JSON document, whose fields are stable: format, tensors, layout, sizes, kinds, …; of --tensor what it holds and
+    /// where. Example: --json
     #[arg(long)]
     json: bool,
 
@@ -157,6 +195,24 @@ impl Look<'_> {
         }
     }
 
+    /// Returns where the modules of a family of single modules are; `None` for whole models.
+    fn modules(&self) -> Option<Vec<String>> {
+        let (_, mapping, _) = self.fit.filter(|(candidate, ..)| !candidate.whole)?;
+        let bound = self.bound()?;
+        let anchors = &mapping.anchors;
+        let is_anchor = |param: usize| anchors.is_empty() || anchors.contains(&bound.params[param]);
+        let mut paths: Vec<String> = bound
+            .instances
+            .iter()
+            .filter(|instance| is_anchor(instance.param))
+            .map(|instance| bound.modules[instance.module].clone())
+            .collect();
+        paths.dedup();
+        paths.sort();
+        paths.dedup();
+        Some(fold_keys(paths.iter().map(String::as_str)))
+    }
+
     /// Returns the names that no rule holds.
     fn unexplained(&self) -> Vec<String> {
         let Some(bound) = self.bound() else { return Vec::new() };
@@ -201,6 +257,9 @@ impl Look<'_> {
             lines.push(format!("{} files", self.files()));
         }
         lines.extend(self.layout_lines());
+        if let Some(modules) = self.modules() {
+            lines.push(format!("modules: {}", modules.join(", ")));
+        }
         if let Some(bound) = self.bound() {
             lines.push("sizes".to_owned());
             for size in &bound.sizes {
@@ -268,7 +327,7 @@ impl Look<'_> {
         }
         for kind in &kinds {
             lines.push(format!("  {}  {} {:?}", kind.names.join(", "), kind.dtype, kind.shape));
-            lines.extend(kind_words(kind).into_iter().map(|line| format!("      {line}")));
+            lines.extend(kind.words().into_iter().map(|line| format!("      {line}")));
             if pictures && kind.parts.iter().any(|part| part.head.is_some()) {
                 lines.extend(
                     self.drawing(kind.example, width, false).into_iter().map(|line| format!("      {line}")),
@@ -283,11 +342,12 @@ impl Look<'_> {
         let bound = self.bound()?;
         let source = bound.sources.get(source)?;
         let seen = Seen::new(mapping, layout, bound, &source.reading);
-        Some(draw(mapping, &seen, &self.catalog.tensors[source.tensor].shape, most))
+        Some(draw(&seen, &self.catalog.tensors[source.tensor].shape, most))
     }
 
     fn drawing(&self, source: usize, width: usize, colour: bool) -> Vec<String> {
-        let most = (24, (width.saturating_sub(8) / 2).clamp(8, 48));
+        // Two characters a cell, and the margins.
+        let most = (24, (width.saturating_sub(10) / 2).clamp(8, 48));
         self.picture(source, most).map(|picture| picture.lines(colour)).unwrap_or_default()
     }
 
@@ -309,6 +369,7 @@ impl Look<'_> {
             "dtypes": self.dtypes().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
             "layout": self.fit.map(|(candidate, ..)| candidate.name()),
             "candidates": self.candidates.iter().take(20).map(candidate).collect::<Vec<_>>(),
+            "modules": self.modules(),
             "sizes": self.bound().map(|bound| {
                 bound.sizes.iter().map(|size| json!({ "axis": size.axis, "size": size.value, "origin": size.origin }))
                     .collect::<Vec<_>>()
@@ -332,155 +393,36 @@ impl Look<'_> {
         found.lines().iter().for_each(|line| ui.result(&format!("  {line}")));
         Ok(())
     }
-
-    /// Looks at one tensor.
-    fn tensor(&self, ui: &Ui, args: &InspectArgs, key: &str, options: &BindOptions) -> Result<(), Errors> {
-        let fail = |message: String| {
-            Errors::from(Diagnostic::error("inspect/tensor", message).file(&self.catalog.path).tensor(key))
-        };
-        let Some(at) = self.catalog.find(key) else {
-            return Err(fail("there is no tensor of that name".to_owned()));
-        };
-        let tensor = &self.catalog.tensors[at];
-        let (candidate, mapping, _) = match self.fit {
-            Some(fit) => fit,
-            None => {
-                return Err(only(self.candidates, self.catalog)
-                    .err()
-                    .unwrap_or_else(|| fail("nothing explains it".to_owned())));
-            }
-        };
-        let Some(bound) = &candidate.bound else {
-            return Err(fail(format!("{}: give it with --axis or --config", candidate.open.join("; "))));
-        };
-        let Some(number) = bound.sources.iter().position(|source| source.tensor == at) else {
-            return Err(fail(format!("no rule of {} holds it", candidate.name())));
-        };
-        let source = &bound.sources[number];
-        let params: Vec<&str> =
-            source.instances.iter().map(|(param, _)| bound.params[*param].as_str()).collect();
-        let chosen: Vec<&str> = match &args.part {
-            None => params.clone(),
-            Some(part) => params
-                .iter()
-                .copied()
-                .filter(|param| param == part || letter(param).to_string() == *part)
-                .collect(),
-        };
-        if chosen.is_empty() {
-            return Err(fail(format!("it has no such part; it holds {}", params.join(", "))));
-        }
-        let Some(head) = args.head else {
-            let kind = self.kinds().into_iter().find(|kind| {
-                bound.sources[kind.example].reading.rule == source.reading.rule && kind.shape == tensor.shape
-            });
-            ui.result(&format!("{key}  {} {:?}  {}", tensor.dtype, tensor.shape, candidate.name()));
-            kind.iter().flat_map(kind_words).for_each(|line| ui.result(&format!("  {line}")));
-            self.drawing(number, ui.width(), ui.is_coloured())
-                .iter()
-                .for_each(|line| ui.result(&format!("  {line}")));
-            return self.svg(args, number, key);
-        };
-        let mut found = Vec::new();
-        for layout in mapping.layouts.values() {
-            found.extend(in_layout(
-                mapping,
-                layout,
-                self,
-                (candidate, source.tensor),
-                &chosen,
-                head,
-                options,
-            ));
-        }
-        if found.is_empty() {
-            return Err(fail(format!("it has no head {head}")));
-        }
-        if args.json {
-            let entry = |(layout, key, param, place): &Found| {
-                let ranges: Vec<String> = place.iter().map(|indices| ranges(indices)).collect();
-                json!({ "layout": layout, "tensor": key, "part": param, "head": head, "ranges": ranges })
-            };
-            ui.result(&format!("{:#}", Value::Array(found.iter().map(entry).collect())));
-        } else {
-            for (layout, key, param, place) in &found {
-                let ranges: Vec<String> =
-                    place.iter().map(|indices| format!("[{}]", ranges(indices))).collect();
-                ui.result(&format!("{layout}  {param} head {head}: {key} {}", ranges.join(" ")));
-            }
-        }
-        self.svg(args, number, key)
-    }
-
-    fn svg(&self, args: &InspectArgs, source: usize, key: &str) -> Result<(), Errors> {
-        let (Some(path), Some(picture)) = (&args.svg, self.picture(source, (48, 64))) else { return Ok(()) };
-        std::fs::write(path, picture.svg(key))
-            .map_err(|error| qkvconv::exec::publish::io_error(path, "write the picture", &error).into())
-    }
-}
-
-/// A layout, a tensor's name, a parameter, and where the head lies.
-type Found = (String, String, String, Vec<Vec<u64>>);
-
-/// Finds a head of some parameters in another layout of the family.
-fn in_layout(
-    mapping: &Mapping,
-    layout: &Layout,
-    look: &Look<'_>,
-    (candidate, tensor): (&Candidate, usize),
-    params: &[&str],
-    head: u64,
-    options: &BindOptions,
-) -> Vec<Found> {
-    let Some(own) = mapping.layouts.get(&candidate.layout) else { return Vec::new() };
-    let mut options = options.clone();
-    options.allow.push(qkvconv::bind::Allow::MissingConfig);
-    let Ok(bound) = bind(mapping, own, layout, look.catalog, &options) else { return Vec::new() };
-    let Some(source) = bound.sources.iter().find(|source| source.tensor == tensor) else { return Vec::new() };
-    let mut found = Vec::new();
-    for target in &bound.targets {
-        for (param, instance) in &target.instances {
-            let name = bound.params[*param].as_str();
-            // Of the same layer and module alone.
-            if !params.contains(&name) || !source.instances.contains(&(*param, *instance)) {
-                continue;
-            }
-            let seen = Seen::new(mapping, layout, &bound, &target.reading);
-            if let Some(place) = seen.head(&target.shape, name, head) {
-                found.push((
-                    format!("{}/{}", mapping.family, layout.name),
-                    target.key.clone(),
-                    name.to_owned(),
-                    place,
-                ));
-            }
-        }
-    }
-    found
-}
-
-/// Tells what a kind of tensor holds.
-fn kind_words(kind: &Kind) -> Vec<String> {
-    let dims: Vec<String> = kind.dims.iter().map(|(name, words)| format!("{name}: {words}")).collect();
-    let mut lines = vec![dims.join("; ")];
-    for part in &kind.parts {
-        if let Some((head, place)) = &part.head {
-            let places: Vec<String> = kind
-                .dims
-                .iter()
-                .zip(place)
-                .map(|((name, _), indices)| format!("{name} {}", ranges(indices)))
-                .collect();
-            lines.push(format!("{} head {head}: {}", part.param, places.join(", ")));
-        }
-    }
-    lines
 }
 
 fn kind_json(kind: &Kind) -> Value {
     json!({
         "names": kind.names, "count": kind.count, "dtype": kind.dtype.name(), "shape": kind.shape,
         "dims": kind.dims.iter().map(|(name, words)| json!({ "name": name, "holds": words })).collect::<Vec<_>>(),
-        "parts": kind.parts.iter().map(|part| json!({ "param": part.param, "heads": part.heads })).collect::<Vec<_>>(),
+        "groups": kind.groups,
+        "parts": kind.parts.iter().map(part_json).collect::<Vec<_>>(),
     })
+}
+
+fn part_json(part: &Part) -> Value {
+    json!({
+        "param": part.param, "heads": part.heads,
+        "rotary": part.rotary.as_ref().map(|rotary| {
+            json!({
+                "axis": rotary.axis,
+                "style": match rotary.style {
+                    Some(RotaryStyle::Half) => "half",
+                    Some(RotaryStyle::Interleaved) => "interleaved",
+                    None => "other",
+                },
+                "pairs": rotary.pairs,
+            })
+        }),
+    })
+}
+
+/// Returns indices along each stored axis as runs: first, behind the last, step.
+fn runs_json(place: &[Vec<u64>]) -> Value {
+    let along = |indices: &Vec<u64>| json!(runs(indices));
+    place.iter().map(along).collect()
 }

@@ -156,6 +156,30 @@ pub fn lay_out(
     Ok(OutputLayout { format, files, index, placements, companions: Vec::new(), warnings })
 }
 
+/// Lays out one array as a NumPy file of its own (`.npy`).
+///
+/// # Errors
+/// Returns `format/cannot-hold` for a type that NumPy does not have, and the errors of [`lay_out`] for its size.
+pub fn lay_out_array(tensor: &OutputTensor<'_>) -> Result<OutputLayout, Errors> {
+    let (_, total) = check(&[*tensor])?;
+    let mut out = Collector::default();
+    let array = numpy::write::lay_out_array(tensor, total, &mut out);
+    let (array, warnings) = out.finish(array)?;
+    let mut layout = OutputLayout {
+        format: Format::Npy,
+        files: Vec::new(),
+        index: None,
+        placements: Vec::new(),
+        companions: Vec::new(),
+        warnings,
+    };
+    if let Some(FileLayout { pieces, size, checksums, offsets }) = array {
+        layout.placements.extend(offsets.into_iter().map(|offset| Placement { file: 0, offset }));
+        layout.files.push(OutputFile { name: format!("{}.npy", tensor.key), pieces, size, checksums });
+    }
+    Ok(layout)
+}
+
 /// Lays out a set of files whose names count: of a tensor `FILE::KEY`, `KEY` in the file `FILE`.
 ///
 /// # Errors

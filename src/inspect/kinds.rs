@@ -2,8 +2,9 @@
 
 use indexmap::IndexMap;
 
-use super::seen::{Seen, head_axis};
-use super::words::{describe, dim_names};
+use super::rotary::{Rotary, rotary};
+use super::seen::{Seen, head_axis, ranges};
+use super::words::{describe, dim_names, group_words};
 use crate::bind::{AxisSizes, Bound, SourceTensor};
 use crate::catalog::Catalog;
 use crate::dtype::Dtype;
@@ -23,6 +24,8 @@ pub struct Kind {
     pub shape: Vec<u64>,
     /// For each stored axis its name and what it holds, in words.
     pub dims: Vec<(String, String)>,
+    /// The groups of query heads that share a key and a value, in words, where there are any.
+    pub groups: Option<String>,
     /// What they hold.
     pub parts: Vec<Part>,
     /// One of them, an index into [`Bound::sources`].
@@ -38,6 +41,40 @@ pub struct Part {
     pub heads: Option<u64>,
     /// One head, and the indices along each stored axis at which it lies.
     pub head: Option<(u64, Vec<Vec<u64>>)>,
+    /// Which elements of a head are rotary pairs.
+    pub rotary: Option<Rotary>,
+}
+
+impl Kind {
+    /// Tells what they hold, in lines.
+    pub fn words(&self) -> Vec<String> {
+        let dims: Vec<String> = self.dims.iter().map(|(name, words)| format!("{name}: {words}")).collect();
+        let mut lines = vec![dims.join("; ")];
+        lines.extend(self.groups.clone());
+        for part in &self.parts {
+            if let Some((head, place)) = &part.head {
+                let places: Vec<String> = self
+                    .dims
+                    .iter()
+                    .zip(place)
+                    .map(|((name, _), indices)| format!("{name} {}", ranges(indices)))
+                    .collect();
+                lines.push(format!("{} head {head}: {}", part.param, places.join(", ")));
+            }
+        }
+        // Parameters that rotate alike are told together.
+        let mut turning: Vec<(String, Vec<&str>)> = Vec::new();
+        for part in &self.parts {
+            let Some(rotary) = &part.rotary else { continue };
+            let words = rotary.words();
+            match turning.iter_mut().find(|(other, _)| *other == words) {
+                Some((_, params)) => params.push(&part.param),
+                None => turning.push((words, vec![&part.param])),
+            }
+        }
+        lines.extend(turning.into_iter().map(|(words, params)| format!("{}: {words}", params.join(", "))));
+        lines
+    }
 }
 
 /// Returns the kinds of tensors that a checkpoint's layout explains, in the order of the rules.
@@ -51,13 +88,16 @@ pub fn kinds(mapping: &Mapping, layout: &Layout, bound: &Bound, catalog: &Catalo
     let kind = |((rule, dtype, shape), members): ((usize, Dtype, Vec<u64>), Vec<usize>)| {
         let example = members[0];
         let source = &bound.sources[example];
-        let words = describe(mapping, layout, &layout.rules[rule].expr, &sizes_of(source));
+        let sizes = sizes_of(source);
+        let expr = &layout.rules[rule].expr;
+        let words = describe(mapping, layout, expr, &sizes);
         let keys = members.iter().map(|at| catalog.tensors[bound.sources[*at].tensor].key.as_str());
         Kind {
             names: fold_keys(keys),
             count: members.len(),
             dtype,
             dims: dim_names(shape.len()).into_iter().zip(words).collect(),
+            groups: group_words(mapping, layout, expr, &sizes),
             parts: parts(mapping, layout, bound, source, &shape),
             shape,
             example,
@@ -84,14 +124,17 @@ fn parts(
     source: &SourceTensor,
     shape: &[u64],
 ) -> Vec<Part> {
-    let sizes = sizes_of(source);
     let seen = Seen::new(mapping, layout, bound, &source.reading);
-    let part = |param: &String| {
-        let heads = head_axis(mapping, param).and_then(|axis| sizes.get(axis).copied());
-        let head = heads.filter(|heads| *heads > 1).map(|heads| heads.min(4) - 1);
-        let head = head.and_then(|head| Some((head, seen.head(shape, param, head)?)));
-        Part { param: param.clone(), heads, head }
-    };
-    let held = source.instances.iter().map(|(param, _)| &bound.params[*param]);
-    held.map(part).collect()
+    source.instances.iter().map(|(param, _)| part(&seen, &bound.params[*param], shape)).collect()
+}
+
+/// Tells of a parameter in a tensor of that shape.
+pub fn part(seen: &Seen<'_>, param: &str, shape: &[u64]) -> Part {
+    let (mapping, layout) = (seen.mapping(), seen.layout());
+    let none = AxisSizes::new();
+    let sizes = seen.sizes_of(param).unwrap_or(&none);
+    let heads = head_axis(mapping, param).and_then(|axis| sizes.get(axis).copied());
+    let head = heads.filter(|heads| *heads > 1).map(|heads| heads.min(4) - 1);
+    let head = head.and_then(|head| Some((head, seen.head(shape, param, head)?)));
+    Part { param: param.to_owned(), heads, head, rotary: rotary(mapping, layout, param, sizes) }
 }

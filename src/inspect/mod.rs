@@ -1,11 +1,17 @@
 //! What a checkpoint holds, told from its headers: kinds of tensors in words, where each head lies, pictures.
 
+mod head;
 mod kinds;
 mod picture;
+mod rotary;
 mod seen;
+mod sizes;
 mod words;
 
-pub use kinds::{Kind, Part, kinds, sizes_of};
+pub use head::{Head, elements};
+pub use kinds::{Kind, Part, kinds, part, sizes_of};
 pub use picture::{Cell, Picture, draw, letter};
-pub use seen::{Element, Seen, head_axis, ranges};
-pub use words::{describe, dim_names};
+pub use rotary::{Rotary, pair_order, rotary};
+pub use seen::{Element, Seen, group_axis, head_axis, ranges, runs};
+pub use sizes::{deduce, example, of_config};
+pub use words::{describe, dim_names, group_words};

@@ -1,16 +1,19 @@
 //! A stored tensor seen element by element: which parameter, which head, through the naive reading of its expression.
 
+use super::sizes::deduce;
 use crate::bind::{AxisSizes, Bound, Reading};
-use crate::mapping::{Layout, Mapping};
-use crate::notation::Expr;
+use crate::mapping::key::Captures;
+use crate::mapping::{Layout, Mapping, Rule};
+use crate::notation::{DimKind, Expr};
 use crate::verify::naive::{Found, Reader, Sizes, Values};
 
 /// A stored tensor and the reading of its expression.
 pub struct Seen<'a> {
     reader: Reader<'a>,
     expr: &'a Expr,
-    bound: &'a Bound,
-    reading: &'a Reading,
+    captures: &'a Captures,
+    /// The sizes of each parameter that it holds, in the expression's order.
+    sizes: Vec<(String, AxisSizes)>,
 }
 
 /// What an element belongs to.
@@ -27,6 +30,17 @@ impl Element {
     pub fn head(&self, mapping: &Mapping) -> Option<u64> {
         self.values.get(head_axis(mapping, &self.param)?).copied()
     }
+
+    /// Returns the group of query heads that it belongs to, those that share one key/value head; of a key or value its head.
+    pub fn group(&self, mapping: &Mapping, sizes: &AxisSizes) -> Option<u64> {
+        let axis = head_axis(mapping, &self.param)?;
+        let head = self.values.get(axis).copied()?;
+        match group_axis(mapping, axis) {
+            Some(group) => Some(head / (sizes.get(axis)? / sizes.get(group)?.max(&1)).max(1)),
+            // Keys and values: the axis is that of the groups.
+            None => mapping.axes.keys().any(|heads| group_axis(mapping, heads) == Some(axis)).then_some(head),
+        }
+    }
 }
 
 /// Returns the axis of heads among a parameter's axes.
@@ -35,26 +49,82 @@ pub fn head_axis<'a>(mapping: &'a Mapping, param: &str) -> Option<&'a str> {
     mapping.params.get(param)?.axes.iter().map(String::as_str).find(|name| is_heads(name))
 }
 
+/// Returns the axis of key/value heads of which an axis of query heads is composed, `g` of `h` = `g r`.
+pub fn group_axis<'a>(mapping: &'a Mapping, heads: &str) -> Option<&'a str> {
+    let [term] = &mapping.axes.get(heads)?.is.as_ref()?[..] else { return None };
+    let [first, _, ..] = &term.dims[..] else { return None };
+    let DimKind::Axis(name) = &first.kind else { return None };
+    let about = &mapping.axes.get(name)?.about;
+    (about.contains("key/value head") || about.contains("value head")).then_some(name)
+}
+
 impl<'a> Seen<'a> {
-    /// Sees a tensor of a layout.
-    pub fn new(mapping: &'a Mapping, layout: &'a Layout, bound: &'a Bound, reading: &'a Reading) -> Seen<'a> {
-        let expr = &layout.rules[reading.rule].expr;
-        Seen { reader: Reader { mapping, layout }, expr, bound, reading }
+    /// Sees a tensor of a bound checkpoint.
+    pub fn new(mapping: &'a Mapping, layout: &'a Layout, bound: &Bound, reading: &'a Reading) -> Seen<'a> {
+        let rule = &layout.rules[reading.rule];
+        let name = |id: usize| bound.params.get(id).cloned().unwrap_or_default();
+        let sizes = reading.sizes.iter().map(|(id, sizes)| (name(*id), AxisSizes::clone(sizes)));
+        Seen::of(mapping, layout, rule, &reading.captures, sizes.collect())
     }
 
-    fn sizes_of(&self, param: &str) -> Option<&'a AxisSizes> {
-        let of = |id: usize| self.bound.params.get(id).is_some_and(|name| name == param);
-        self.reading.sizes.iter().find(|(id, _)| of(*id)).map(|(_, sizes)| &**sizes)
+    /// Sees a tensor of a rule whose parameters have these sizes.
+    pub fn of(
+        mapping: &'a Mapping,
+        layout: &'a Layout,
+        rule: &'a Rule,
+        captures: &'a Captures,
+        mut sizes: Vec<(String, AxisSizes)>,
+    ) -> Seen<'a> {
+        sizes.iter_mut().for_each(|(_, sizes)| deduce(mapping, layout, sizes));
+        Seen { reader: Reader { mapping, layout }, expr: &rule.expr, captures, sizes }
     }
 
-    fn outer(&self) -> Option<&'a AxisSizes> {
+    /// Returns the sizes of a parameter's axes.
+    pub fn sizes_of(&self, param: &str) -> Option<&AxisSizes> {
+        self.sizes.iter().find(|(name, _)| name == param).map(|(_, sizes)| sizes)
+    }
+
+    /// Returns the names of the parameters.
+    pub fn params(&self) -> impl Iterator<Item = &str> {
+        self.sizes.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Returns the mapping.
+    pub fn mapping(&self) -> &'a Mapping {
+        self.reader.mapping
+    }
+
+    /// Returns the layout.
+    pub fn layout(&self) -> &'a Layout {
+        self.reader.layout
+    }
+
+    /// Returns the expression.
+    pub fn expr(&self) -> &'a Expr {
+        self.expr
+    }
+
+    /// Returns what the tensor's name captured.
+    pub(super) fn captures(&self) -> &'a Captures {
+        self.captures
+    }
+
+    fn outer(&self) -> Option<&AxisSizes> {
         let label = self.expr.label.as_ref().and_then(|label| label.param.as_deref());
         let labelled = label.and_then(|param| self.sizes_of(param));
-        labelled.or_else(|| self.reading.sizes.first().map(|(_, sizes)| &**sizes))
+        labelled.or_else(|| self.sizes.first().map(|(_, sizes)| sizes))
+    }
+
+    /// Returns the shape that the sizes give; `None` where one is open.
+    pub fn shape(&self) -> Option<Vec<u64>> {
+        let outer = self.outer()?;
+        let of = |param: &str| self.sizes_of(param);
+        let sizes = Sizes { outer, of: &of };
+        self.expr.dims.iter().map(|dim| sizes.length(dim, outer)).collect()
     }
 
     /// Reads what stands at an index of one stored axis.
-    fn decode(&self, dim: usize, index: u64) -> Option<Found> {
+    pub(super) fn decode(&self, dim: usize, index: u64) -> Option<Found> {
         let outer = self.outer()?;
         let of = |param: &str| self.sizes_of(param);
         let sizes = Sizes { outer, of: &of };
@@ -70,10 +140,10 @@ impl<'a> Seen<'a> {
         self.combine(found?.iter())
     }
 
-    fn combine<'f>(&self, found: impl Iterator<Item = &'f Found>) -> Option<Element> {
+    pub(super) fn combine<'f>(&self, found: impl Iterator<Item = &'f Found>) -> Option<Element> {
         let mut label = self.expr.label.as_ref().map(|label| label.param.clone());
         let mut values = Values::new();
-        for (axis, index) in &self.reading.captures.indices {
+        for (axis, index) in &self.captures.indices {
             values.insert(axis.clone(), *index);
         }
         for part in found {
@@ -133,30 +203,33 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Writes indices as ranges: `48..64`, `1..16 in steps of 2`.
-pub fn ranges(indices: &[u64]) -> String {
-    const MOST: usize = 4;
-    let mut texts: Vec<String> = Vec::new();
+/// Cuts ascending indices into runs of equal steps: first, behind the last, step.
+pub fn runs(indices: &[u64]) -> Vec<(u64, u64, u64)> {
+    let mut all = Vec::new();
     let mut rest = indices;
-    let mut runs = 0;
     while let Some(first) = rest.first() {
         let step = rest.get(1).map_or(1, |second| second - first);
         let length = 1 + rest.windows(2).take_while(|pair| pair[1] - pair[0] == step).count();
         // A lone index before a longer run of another step stands by itself.
         let length = if length == 2 && step > 1 { 1 } else { length };
-        let last = rest[length - 1];
-        runs += 1;
-        if runs <= MOST {
-            texts.push(match (length, step) {
-                (1, _) => first.to_string(),
-                (_, 1) => format!("{first}..{}", last + 1),
-                _ => format!("{first}..{} in steps of {step}", last + 1),
-            });
-        }
+        all.push((*first, rest[length - 1] + 1, if length == 1 { 1 } else { step }));
         rest = &rest[length..];
     }
-    if runs > MOST {
-        texts.push(format!("… ({runs} runs)"));
+    all
+}
+
+/// Writes indices as ranges: `48..64`, `1..16 in steps of 2`.
+pub fn ranges(indices: &[u64]) -> String {
+    const MOST: usize = 4;
+    let all = runs(indices);
+    let text = |(first, end, step): &(u64, u64, u64)| match (end - first, step) {
+        (1, _) => first.to_string(),
+        (_, 1) => format!("{first}..{end}"),
+        _ => format!("{first}..{end} in steps of {step}"),
+    };
+    let mut texts: Vec<String> = all.iter().take(MOST).map(text).collect();
+    if all.len() > MOST {
+        texts.push(format!("… ({} runs)", all.len()));
     }
     texts.join(", ")
 }

@@ -1,5 +1,7 @@
 //! What a stored tensor holds, in words: `12 query heads × 64 head size, stacked by rows`.
 
+use super::seen::{group_axis, head_axis};
+use super::sizes::deduce;
 use crate::bind::AxisSizes;
 use crate::mapping::{Layout, Mapping};
 use crate::notation::{Dim, DimKind, Expr, Term};
@@ -18,6 +20,51 @@ pub fn dim_names(rank: usize) -> Vec<String> {
         2 => vec!["rows".to_owned(), "columns".to_owned()],
         _ => (0..rank).map(|dim| format!("axis {dim}")).collect(),
     }
+}
+
+/// Tells how query heads share keys and values: `3 kv groups × (5 query heads + k + v)`; `None` where they do not, or where
+/// the tensor holds no query heads.
+pub fn group_words(mapping: &Mapping, layout: &Layout, expr: &Expr, sizes: &AxisSizes) -> Option<String> {
+    let mut sizes = sizes.clone();
+    deduce(mapping, layout, &mut sizes);
+    let params = expr.params();
+    let heads = params.iter().find_map(|param| {
+        let heads = head_axis(mapping, param)?;
+        Some((heads, group_axis(mapping, heads)?))
+    });
+    let (heads, group) = heads?;
+    let (all, count) = (*sizes.get(heads)?, *sizes.get(group)?);
+    let each = all.checked_div(count).filter(|each| *each > 1)?;
+    let s = |count: u64| if count == 1 { "" } else { "s" };
+    if let Some(terms) = expr.dims.iter().find_map(|dim| per_group(dim, group)) {
+        let part = |term: &Term| {
+            let name = term.label.as_ref().and_then(|label| label.param.as_deref());
+            match name {
+                Some(name) if head_axis(mapping, name) == Some(heads) => format!("{each} query heads"),
+                Some(name) => super::letter(name).to_string(),
+                None => "padding".to_owned(),
+            }
+        };
+        let parts: Vec<String> = terms.iter().map(part).collect();
+        return Some(format!("{count} kv group{} × ({})", s(count), parts.join(" + ")));
+    }
+    Some(format!(
+        "{count} kv group{} × {each} query heads: query heads 0..{each} share the key and the value of kv head 0",
+        s(count)
+    ))
+}
+
+/// Returns the parts that each group is stored with, where the groups stand outside of them: `g (q: r d + k: d + v: dv)`.
+fn per_group<'a>(dim: &'a Dim, group: &str) -> Option<&'a [Term]> {
+    let DimKind::Sum(terms) = &dim.kind else { return None };
+    terms.iter().find_map(|term| {
+        let is_group = |dim: &Dim| matches!(&dim.kind, DimKind::Axis(name) if name == group);
+        let at = term.dims.iter().position(is_group)?;
+        term.dims[at + 1..].iter().find_map(|dim| match &dim.kind {
+            DimKind::Sum(parts) if parts.len() > 1 => Some(parts.as_slice()),
+            _ => None,
+        })
+    })
 }
 
 struct Words<'a> {

@@ -18,6 +18,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("identity", &["bind", "diag", "mapping"]),
     ("detect", &["bind", "catalog", "diag", "fold", "identity", "mapping"]),
     ("inspect", &["bind", "catalog", "dtype", "fold", "mapping", "notation", "verify"]),
+    ("explain", &["bind", "dtype", "inspect", "mapping", "notation"]),
     ("evidence", &["bind", "catalog", "dtype", "diag", "format", "parallel", "progress"]),
 ];
 

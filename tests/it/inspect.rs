@@ -99,6 +99,401 @@ fn pictures_are_drawn() {
     assert_eq!(seen, expected);
     let svg = std::fs::read_to_string(folder.join("a.svg")).expect("written");
     assert!(svg.starts_with("<svg") && svg.contains("k.weight head 3"), "{}", &svg[..200]);
+    // What is there is replaced on request alone.
+    folder.run(&args).fails(&["a.svg", "--force"]);
+    folder.run(&[&args[..], &["--force"]].concat()).ok();
+}
+
+/// Sizes of the attention below: query heads, key/value heads, pairs that rotate, elements that do not, head size of v, width.
+const SIZES: (u64, u64, u64, u64, u64, u64) = (6, 2, 3, 2, 5, 7);
+
+/// What the canonical element of a part is: q of head `h`, element `d` of the head, column `e`.
+fn value(part: &str, head: u64, d: u64, e: u64) -> f32 {
+    let base = match part {
+        "q" => 0,
+        "k" => 10_000,
+        _ => 20_000,
+    };
+    (base + (head * 8 + d) * 7 + e) as f32
+}
+
+/// A matrix of that many rows and columns, each element made by itself.
+fn matrix(rows: u64, columns: u64, of: impl Fn(u64, u64) -> f32) -> Tensor {
+    let of = &of;
+    Tensor::f32(&[rows, columns], (0..rows).flat_map(|row| (0..columns).map(move |column| of(row, column))))
+}
+
+/// The same attention in six arrangements, each written out by hand: the layout, its tensors, and the names of those that
+/// hold a head of q and of k.
+fn arrangements() -> Vec<(&'static str, Tensors, &'static str, &'static str)> {
+    let (h, g, f, u, dv, e) = SIZES;
+    let (d, r) = (2 * f + u, h / g);
+    let row = |row: u64, column: u64| {
+        // q, k and v one after the other.
+        match row {
+            row if row < h * d => value("q", row / d, row % d, column),
+            row if row < (h + g) * d => value("k", row / d - h, row % d, column),
+            row => value("v", (row - (h + g) * d) / dv, (row - (h + g) * d) % dv, column),
+        }
+    };
+    let part = |part: &'static str, heads: u64, size: u64| {
+        matrix(heads * size, e, move |row, column| value(part, row / size, row % size, column))
+    };
+    // Element 2i and 2i + 1 of a stored head are i and i + f of the canonical one; the last ones stay.
+    let woven = move |part: &'static str, heads: u64| {
+        matrix(heads * d, e, move |row, column| {
+            let at = row % d;
+            let canonical = if at < 2 * f { at % 2 * f + at / 2 } else { at };
+            value(part, row / d, canonical, column)
+        })
+    };
+    let total = (h + g) * d + g * dv;
+    let group = r * d + d + dv;
+    let tensors = |list: Vec<(&str, Tensor)>| {
+        list.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect::<Tensors>()
+    };
+    let mut heads = Tensors::new();
+    for head in 0..h {
+        let name = format!("a.heads.{head}.q_proj.weight");
+        heads.insert(name, matrix(d, e, |row, column| value("q", head, row, column)));
+    }
+    for head in 0..g {
+        let name = format!("a.heads.{head}.k_proj.weight");
+        heads.insert(name, matrix(d, e, |row, column| value("k", head, row, column)));
+        let name = format!("a.heads.{head}.v_proj.weight");
+        heads.insert(name, matrix(dv, e, |row, column| value("v", head, row, column)));
+    }
+    vec![
+        (
+            "attention/separate",
+            tensors(vec![
+                ("a.q_proj.weight", part("q", h, d)),
+                ("a.k_proj.weight", part("k", g, d)),
+                ("a.v_proj.weight", part("v", g, dv)),
+            ]),
+            "a.q_proj.weight",
+            "a.k_proj.weight",
+        ),
+        (
+            "attention/pytorch-fused",
+            tensors(vec![("a.in_proj_weight", matrix(total, e, row))]),
+            "a.in_proj_weight",
+            "a.in_proj_weight",
+        ),
+        (
+            "attention/conv1d",
+            tensors(vec![("a.c_attn.weight", matrix(e, total, |column, at| row(at, column)))]),
+            "a.c_attn.weight",
+            "a.c_attn.weight",
+        ),
+        (
+            "attention/megatron",
+            tensors(vec![(
+                "a.linear_qkv.weight",
+                matrix(g * group, e, move |row, column| {
+                    let (of, at) = (row / group, row % group);
+                    match at {
+                        at if at < r * d => value("q", of * r + at / d, at % d, column),
+                        at if at < r * d + d => value("k", of, at - r * d, column),
+                        at => value("v", of, at - r * d - d, column),
+                    }
+                }),
+            )]),
+            "a.linear_qkv.weight",
+            "a.linear_qkv.weight",
+        ),
+        (
+            "attention/llama-meta",
+            tensors(vec![
+                ("a.wq.weight", woven("q", h)),
+                ("a.wk.weight", woven("k", g)),
+                ("a.wv.weight", part("v", g, dv)),
+            ]),
+            "a.wq.weight",
+            "a.wk.weight",
+        ),
+        ("attention/per-head", heads, "a.heads.4.q_proj.weight", "a.heads.1.k_proj.weight"),
+    ]
+}
+
+/// Reads an array as NumPy's format says: its type, its shape as written, its elements' bytes.
+fn array(path: &std::path::Path) -> (String, String, Vec<u8>) {
+    let bytes = std::fs::read(path).expect("written");
+    assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00");
+    let length = usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    assert_eq!((10 + length) % 64, 0, "the elements are aligned");
+    let header = std::str::from_utf8(&bytes[10..10 + length]).expect("text");
+    let between = |start: &str, end: &str| {
+        let rest = header.split_once(start).expect("is there").1;
+        rest.split_once(end).expect("ends").0.to_owned()
+    };
+    assert!(header.contains("'fortran_order': False"), "{header}");
+    (between("'descr': '", "'"), between("'shape': ", ", }"), bytes[10 + length..].to_vec())
+}
+
+const SHAPES: [&str; 12] =
+    ["--axis", "h=6", "--axis", "g=2", "--axis", "f=3", "--axis", "u=2", "--axis", "dv=5", "--axis", "e=7"];
+
+#[test]
+fn a_head_is_the_same_out_of_every_layout() {
+    let (_, _, f, u, _, e) = SIZES;
+    let head = |part: &str, number: u64| -> Vec<u8> {
+        let elements = (0..2 * f + u).flat_map(|d| (0..e).map(move |e| (d, e)));
+        elements.flat_map(|(d, e)| value(part, number, d, e).to_le_bytes()).collect()
+    };
+    for (layout, tensors, q, k) in arrangements() {
+        let folder = Folder::new();
+        folder.tensors("in.safetensors", &tensors);
+        for (part, number, tensor) in [("q", 4, q), ("k", 1, k)] {
+            let (file, number_text) = (format!("{part}.npy"), number.to_string());
+            let args =
+                [
+                    &[
+                        "inspect",
+                        "--from",
+                        layout,
+                        "--tensor",
+                        tensor,
+                        "--part",
+                        part,
+                        "--head",
+                        &number_text,
+                    ][..],
+                    &["--save", &file, "in.safetensors"],
+                    &SHAPES,
+                ]
+                .concat();
+            let said = folder.run(&args).ok().stdout;
+            let words = format!(
+                "{file}: {part}.weight head {number}, F32 [d = 8, e = 7], axes in the canonical order"
+            );
+            assert!(said.contains(&words), "{layout}: {said}");
+            let (descr, shape, bytes) = array(&folder.join(&file));
+            assert_eq!((descr.as_str(), shape.as_str()), ("<f4", "(8, 7)"), "{layout} {part}");
+            assert!(bytes == head(part, number), "{layout} {part}: other elements");
+            let found = json(&folder, &[&args[..], &["--json", "--force"]].concat());
+            assert!(found.as_array().is_some_and(|places| !places.is_empty()), "{found}");
+        }
+    }
+}
+
+#[test]
+fn a_head_is_taken_out_of_every_format() {
+    let folder = Folder::new();
+    let (_, tensors, ..) = arrangements().swap_remove(0);
+    folder.tensors("in.safetensors", &tensors);
+    let save = |source: &str, tensor: &str, file: &str| {
+        let args =
+            ["inspect", "--from", "attention/separate", "--tensor", tensor, "--head", "3", "--save", file];
+        folder.run(&[&args[..], &SHAPES, &[source]].concat()).ok();
+        array(&folder.join(file))
+    };
+    let expected = save("in.safetensors", "a.q_proj.weight", "q.npy");
+    for target in ["out.bin", "out.npz", "out.h5", "out.msgpack"] {
+        let layout = ["--from", "attention/separate", "--to", "attention/separate"];
+        folder.run(&[&layout[..], &SHAPES, &["in.safetensors", target]].concat()).ok();
+        assert_eq!(save(target, "a.q_proj.weight", &format!("{target}.npy")), expected, "{target}");
+    }
+}
+
+/// Layers stacked in one tensor are an axis of the head; a tensor that repeats keys gives one of the equal copies.
+#[test]
+fn a_head_of_stacked_layers_and_of_repeated_keys() {
+    let folder = Folder::new();
+    let text = mapping(
+        "two",
+        serde_json::json!({
+            "l": "layers", "h": { "is": "g r", "about": "query heads" }, "g": "key/value heads", "r": "share",
+            "d": "size", "e": "width",
+        }),
+        serde_json::json!({ "q": "l h d e", "k": "l g d e" }),
+        serde_json::json!({ "stacked": { "tensors": { "q": "q: e l (h d)", "k": "k: l (h d) e" } } }),
+    );
+    folder.put("two.json", text);
+    let (l, h, g, d, e) = (2, 6, 2, 5, 7);
+    let of = |l: u64, head: u64, d: u64, e: u64| (((l * 10 + head) * 10 + d) * 10 + e) as f32;
+    let all = |sizes: [u64; 4]| {
+        (0..sizes.iter().product()).map(move |number: u64| {
+            let mut rest = number;
+            let mut index = [0; 4];
+            for (at, size) in index.iter_mut().zip(sizes).rev() {
+                *at = rest % size;
+                rest /= size;
+            }
+            index
+        })
+    };
+    let q = Tensor::f32(&[e, l, h * d], all([e, l, h, d]).map(|[e, l, h, d]| of(l, h, d, e)));
+    let copies = |change: u64| {
+        let at = move |[l, h, d, e]: [u64; 4]| of(l, h / 3, d, e) + if h == 4 { change as f32 } else { 0.0 };
+        Tensor::f32(&[l, h * d, e], all([l, h, d, e]).map(at))
+    };
+    let tensors = |k: Tensor| Tensors::from([("q".to_owned(), q.clone()), ("k".to_owned(), k)]);
+    folder.tensors("in.safetensors", &tensors(copies(0)));
+    folder.tensors("uneven.safetensors", &tensors(copies(1)));
+    let save = |source: &str, tensor: &str, head: u64| {
+        let head = head.to_string();
+        let args =
+            ["inspect", "--mapping", "two.json", "--from", "stacked", "--axis", "h=6", "--axis", "g=2"];
+        let more = ["--tensor", tensor, "--head", &head, "--save", "a.npy", "--force", source];
+        folder.run(&[&args[..], &more].concat())
+    };
+    let bytes = |head: u64| -> Vec<u8> {
+        all([l, d, e, 1]).flat_map(|[l, d, e, _]| of(l, head, d, e).to_le_bytes()).collect()
+    };
+    let said = save("in.safetensors", "q", 4).ok().stdout;
+    assert!(said.contains("F32 [l = 2, d = 5, e = 7]"), "{said}");
+    let (_, shape, found) = array(&folder.join("a.npy"));
+    assert_eq!((shape.as_str(), found == bytes(4)), ("(2, 5, 7)", true));
+    save("in.safetensors", "k", 1).ok();
+    assert!(array(&folder.join("a.npy")).2 == bytes(1) && g == 2);
+    let before = std::fs::read(folder.join("a.npy")).expect("there");
+    save("uneven.safetensors", "k", 1).fails(&["copies of an element differ"]);
+    assert_eq!(std::fs::read(folder.join("a.npy")).expect("still there"), before);
+    save("uneven.safetensors", "k", 0).ok();
+}
+
+#[test]
+fn a_head_is_never_half_written() {
+    let folder = Folder::new();
+    let (_, tensors, ..) = arrangements().swap_remove(1);
+    folder.tensors("in.safetensors", &tensors);
+    let halves = tensors.iter().map(|(key, tensor)| {
+        let bytes = tensor.bytes.chunks(4).flat_map(|value| [value[2], value[3]]).collect();
+        (key.clone(), Tensor::new("BF16", &tensor.shape, bytes))
+    });
+    folder.tensors("half.safetensors", &halves.collect());
+    let run = |source: &str, part: &[&str], file: &str| {
+        let args =
+            ["inspect", "--from", "pytorch-fused", "--tensor", "a.in_proj_weight", "--head", "1", "--save"];
+        folder.run(&[&args[..], &[file], part, &SHAPES, &[source]].concat())
+    };
+    let names = folder.names();
+    run("in.safetensors", &[], "a.npy").fails(&["q.weight, k.weight, v.weight", "--part"]);
+    // NumPy has no such type, as in a conversion.
+    run("half.safetensors", &["--part", "q"], "a.npy").fails(&["NumPy has no type for BF16"]);
+    run("in.safetensors", &["--part", "q"], "none/a.npy").fails(&["none"]);
+    run("in.safetensors", &["--part", "q"], "in.safetensors").fails(&["in.safetensors"]);
+    assert_eq!(folder.names(), names);
+    run("in.safetensors", &["--part", "q"], "a.npy").ok();
+    run("in.safetensors", &["--part", "k"], "a.npy").fails(&["a.npy", "--force"]);
+    run("in.safetensors", &["--part", "k", "--force"], "a.npy").ok();
+    assert_eq!(folder.names().len(), names.len() + 1);
+}
+
+/// What the frameworks' own files say: pairs as their rotation takes them, groups as their attention shares them.
+#[test]
+fn rotary_pairs_and_groups_are_told() {
+    let folder = Folder::new();
+    let interleaved = "rotary pairs interleaved: elements 2i and 2i + 1 of a head rotate together";
+    let shared = "2 kv groups × 3 query heads: query heads 0..3 share the key and the value of kv head 0";
+    let of_group = "2 kv groups × (3 query heads + k + v)";
+    for (checkpoint, texts) in [
+        (
+            "18_hf_llama_to_meta_llama/src",
+            vec![shared, "q.weight: rotary pairs half-split: element i of a head rotates with i + 4"],
+        ),
+        ("18_hf_llama_to_meta_llama/dst", vec![shared, interleaved, "one head of k.weight: 0 0 1 1 2 2 3 3"]),
+        (
+            "21_internlm2_to_hf_llama/src",
+            vec![
+                of_group,
+                "q.weight, k.weight: rotary pairs half-split",
+                "(the margin numbers the kv groups)",
+            ],
+        ),
+        ("17b_hf_falcon40b_to_separate/src", vec![of_group, "element i of a head rotates with i + 5"]),
+        (
+            "43_hf_neox_partial_rope_to_gptj/src",
+            vec![
+                "rotates with i + 4; the last 8 of 16 do not rotate",
+                "one head of q.weight: 0 1 2 3 | 0 1 2 3 | · × 8",
+            ],
+        ),
+        (
+            "43_hf_neox_partial_rope_to_gptj/dst",
+            vec![
+                "rotate together; the last 8 of 16 do not rotate",
+                "one head of q.weight: 0 0 1 1 2 2 3 3 | · × 8",
+            ],
+        ),
+        (
+            "36_hf_codegen_to_gptj_bf16/src",
+            vec!["q.weight, k.weight: rotary pairs interleaved", "0 0 1 1 2 2 3 3 | · ·"],
+        ),
+        (
+            "34_hf_gemma_gqa_to_flax_gemma/dst",
+            vec![shared, "q.weight head 3: axis 0 3, axis 1 0..40, axis 2 0..8"],
+        ),
+    ] {
+        let said = folder.run(&["inspect", "--picture", &oracle(checkpoint)]).ok().stdout;
+        for text in texts {
+            assert!(said.contains(text), "{checkpoint}: `{text}` is not in\n{said}");
+        }
+    }
+    // No rotation, nothing to say.
+    let said = folder.run(&["inspect", "--picture", &digits()]).ok().stdout;
+    assert!(!said.contains("rotary") && !said.contains("kv group"), "{said}");
+}
+
+/// A picture of groups: the margin numbers them, along rows and along columns.
+#[test]
+fn groups_are_drawn() {
+    let folder = Folder::new();
+    for (layout, tensors, q, _) in arrangements() {
+        folder.tensors("in.safetensors", &tensors);
+        let args =
+            ["inspect", "--from", layout, "--tensor", q, "--svg", "a.svg", "--force", "in.safetensors"];
+        let said = folder.run(&[&args[..], &SHAPES].concat()).ok().stdout;
+        let svg = std::fs::read_to_string(folder.join("a.svg")).expect("written");
+        let margin: String =
+            said.lines().filter_map(|line| line.trim().split_once('│')).map(|(group, _)| group).collect();
+        let frames = svg.matches("stroke=").count();
+        match layout {
+            "attention/separate" | "attention/llama-meta" => {
+                assert_eq!((margin.as_str(), frames), ("000000000000111111111111", 2), "{said}");
+            }
+            // All of group 0, then all of group 1: the rows of q, k and v of one group are together.
+            "attention/megatron" => {
+                assert_eq!((margin.as_str(), frames), ("000000000000111111111111", 2), "{said}");
+                assert!(svg.contains("k.weight head 1, kv group 1"), "{svg}");
+            }
+            // Thirds: the groups of q, then those of k, then those of v.
+            "attention/pytorch-fused" => assert_eq!((margin.len(), frames), (24, 6), "{said}"),
+            "attention/conv1d" => assert!(said.contains("00000000") && frames == 6, "{said}"),
+            // One head: all of it is of its group.
+            _ => assert_eq!((margin.as_str(), frames), ("11111111", 1), "{said}"),
+        }
+        let pairs = svg.matches("rotary pair").count();
+        assert_eq!(pairs, if layout == "attention/llama-meta" { 6 } else { 0 }, "{layout}");
+    }
+}
+
+#[test]
+fn the_document_of_one_tensor() {
+    let folder = Folder::new();
+    let tensor = "model.layers.0.attention.wqkv.weight";
+    let args = ["inspect", "--json", "--tensor", tensor, &oracle("21_internlm2_to_hf_llama/src")];
+    let found = json(&folder, &args);
+    assert_eq!((&found["version"], &found["layout"]), (&1.into(), &"llama/internlm2".into()));
+    assert_eq!((&found["tensor"], &found["shape"]), (&tensor.into(), &serde_json::json!([80, 48])));
+    assert_eq!(found["groups"], "2 kv groups × (3 query heads + k + v)");
+    let parts = found["parts"].as_array().expect("parts");
+    let part = |name: &str| parts.iter().find(|part| part["param"] == name).expect(name);
+    assert_eq!(part("q.weight")["rotary"]["style"], "half");
+    assert_eq!(part("q.weight")["rotary"]["pairs"], serde_json::json!([0, 1, 2, 3, 0, 1, 2, 3]));
+    assert_eq!(part("v.weight")["rotary"], Value::Null);
+    // Per group three query heads of 8 rows, a key, a value: head 4 is the second of the second group.
+    let places = part("q.weight")["places"].as_array().expect("places");
+    assert_eq!(places.len(), 6);
+    assert_eq!(places[4], serde_json::json!({ "head": 4, "runs": [[[48, 56, 1]], [[0, 48, 1]]] }));
+    assert_eq!(part("k.weight")["places"][1]["runs"][0], serde_json::json!([[64, 72, 1]]));
+    // One head in all layouts, with runs for programs.
+    let head = [&args[..], &["--head", "1", "--part", "v"]].concat();
+    let found = json(&folder, &head);
+    let own = found.as_array().expect("a list").iter().find(|entry| entry["layout"] == "llama/internlm2");
+    assert_eq!(own.expect("its own")["runs"], serde_json::json!([[[72, 80, 1]], [[0, 48, 1]]]));
+    assert_eq!(own.expect("its own")["ranges"], serde_json::json!(["72..80", "0..48"]));
 }
 
 #[test]

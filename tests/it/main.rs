@@ -27,6 +27,7 @@ mod pairs;
 mod property;
 mod schema;
 mod sets;
+mod show;
 mod strided;
 mod trace;
 mod trust;

@@ -1,160 +1,147 @@
-//! `qkvconv mapping show NAME`
+//! `qkvconv mapping show NAME [OTHER]`: a layout in words and pictures, a family, or the way between two layouts.
+
+use std::path::PathBuf;
 
 use clap::Args;
-use qkvconv::diag::{Diagnostic, Errors, nearest};
-use qkvconv::mapping::select::all;
-use qkvconv::mapping::{Axis, Layout, Mapping};
+use qkvconv::bind::AxisSizes;
+use qkvconv::diag::{Collector, Diagnostic, Errors, nearest};
+use qkvconv::explain::{Drawing, Route, family, layout};
+use qkvconv::inspect::{deduce, example, of_config};
+use qkvconv::mapping::select::{all, select};
+use qkvconv::mapping::{Layout, Mapping};
 
 use crate::cli::Exit;
-use crate::cli::args::MappingFiles;
-use crate::cli::source::read_mappings;
+use crate::cli::args::{MappingFiles, axis_size};
+use crate::cli::source::{config, read_mappings};
 use crate::cli::ui::Ui;
+
+/// The most rows of a picture; equal ones are drawn once.
+const MOST_ROWS: usize = 400;
 
 /// What to show.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  qkvconv mapping show attention
+  qkvconv mapping show attention/megatron --axis g=4 --axis r=2
+  qkvconv mapping show pytorch-fused separate --axis h=12 --axis d=64 --axis g=12 --axis dv=64")]
 pub(in crate::cli) struct ShowArgs {
     /// A layout, `family/layout` or bare, or a family.
     name: String,
+
+    /// Another layout of the family: what happens to each tensor on the way to it. Example: mapping show bert/hf bert/google
+    #[arg(value_name = "OTHER")]
+    other: Option<String>,
+
+    /// The size of an axis; may be given several times. Example: --axis h=12
+    #[arg(long = "axis", value_name = "AXIS=SIZE", value_parser = axis_size)]
+    axes: Vec<(String, u64)>,
+
+    /// A config of the (first) layout, for the sizes that it tells. Example: --config config.json
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
     #[command(flatten)]
     files: MappingFiles,
 }
 
-/// Shows what a layout, or a whole family, stores.
+/// Shows what a layout, or a whole family, stores, or the way between two layouts.
 pub(super) fn run(ui: &Ui, args: &ShowArgs) -> Exit {
-    match read_mappings(&args.files)
-        .and_then(|files| all(&files))
-        .and_then(|mappings| show_in(ui, &args.name, &mappings))
-    {
-        Ok(()) => Exit::Done,
+    let shown = match &args.other {
+        Some(other) => way(args, other),
+        None => one(ui, args),
+    };
+    match shown {
+        Ok(lines) => {
+            lines.iter().for_each(|line| ui.result(line));
+            Exit::Done
+        }
         Err(errors) => ui.fail(&errors),
     }
 }
 
-fn show_in(ui: &Ui, name: &str, mappings: &[Mapping]) -> Result<(), Errors> {
+/// Returns the sizes that are given, and what follows from them.
+fn sizes(args: &ShowArgs, mapping: &Mapping, layouts: &[&Layout]) -> Result<AxisSizes, Errors> {
+    let mut errors = Collector::default();
+    let mut sizes = AxisSizes::new();
+    for (axis, size) in &args.axes {
+        let own = |layout: &&Layout| layout.axes.contains_key(axis);
+        if !mapping.axes.contains_key(axis) && !layouts.iter().any(own) {
+            let message = format!("--axis {axis}={size}: {} has no such axis", mapping.family);
+            let known = mapping.axes.keys().chain(layouts.iter().flat_map(|layout| layout.axes.keys()));
+            let known: Vec<&str> = known.map(String::as_str).collect();
+            errors.push(
+                Diagnostic::error("bind/unknown-axis", message)
+                    .help(format!("its axes are {}", known.join(", "))),
+            );
+        }
+        sizes.insert(axis.clone(), *size);
+    }
+    if let (Some(path), Some(layout)) = (&args.config, layouts.first()) {
+        let config = config(Some(path), path, layout.config_file(), &mut errors);
+        config.iter().for_each(|config| of_config(layout, config, &mut sizes));
+    }
+    errors.finish(sizes).map(|(sizes, _)| sizes)
+}
+
+fn one(ui: &Ui, args: &ShowArgs) -> Result<Vec<String>, Errors> {
+    let mappings = all(&read_mappings(&args.files)?)?;
+    let mut lines = Vec::new();
+    let mut part = |more: Vec<String>| {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.extend(more);
+    };
     let mut found = false;
-    for mapping in mappings {
-        if mapping.family == name {
-            show_family(ui, mapping);
+    for mapping in &mappings {
+        if mapping.family == args.name {
+            part(family(mapping));
             found = true;
         }
-        for layout in mapping.layouts.values() {
-            if layout.name == name || format!("{}/{}", mapping.family, layout.name) == name {
-                show_layout(ui, mapping, layout);
+        for own in mapping.layouts.values() {
+            if own.name == args.name || format!("{}/{}", mapping.family, own.name) == args.name {
+                let given = sizes(args, mapping, &[own])?;
+                let sizes = example(mapping, &[own], &given);
+                let columns = (ui.width().saturating_sub(14) / 2).clamp(8, 24);
+                let drawing = Drawing { sizes: &sizes, most: (MOST_ROWS, columns), colour: ui.is_coloured() };
+                part(layout(mapping, own, &drawing));
                 found = true;
             }
         }
     }
     if found {
-        return Ok(());
+        return Ok(lines);
     }
     let known: Vec<&str> = mappings
         .iter()
         .flat_map(|mapping| mapping.layouts.keys().chain([&mapping.family]))
         .map(String::as_str)
         .collect();
-    let error = Diagnostic::error("mapping/unknown-layout", format!("no layout or family `{name}`"));
-    Err(match nearest(name, known) {
+    let error = Diagnostic::error("mapping/unknown-layout", format!("no layout or family `{}`", args.name));
+    Err(match nearest(&args.name, known) {
         Some(near) => error.help(format!("did you mean `{near}`? `qkvconv mapping list` shows all")),
         None => error.help("`qkvconv mapping list` shows all"),
     }
     .into())
 }
 
-fn show_family(ui: &Ui, mapping: &Mapping) {
-    ui.result(&format!("{}: {}\n\naxes", mapping.family, mapping.about));
-    for (name, axis) in &mapping.axes {
-        ui.result(&format!("  {}", axis_line(name, axis)));
+fn way(args: &ShowArgs, other: &str) -> Result<Vec<String>, Errors> {
+    let selection = select(&args.name, other, &read_mappings(&args.files)?)?;
+    let (mapping, source, target) = (selection.mapping(), selection.source(), selection.target());
+    let mut sizes = sizes(args, mapping, &[source, target])?;
+    // Without any size the words keep the axes' names.
+    if !sizes.is_empty() {
+        deduce(mapping, source, &mut sizes);
+        deduce(mapping, target, &mut sizes);
     }
-    ui.result("\nparameters, in canonical order");
-    for (name, param) in &mapping.params {
-        let notes = match (param.absent_zeros, param.optional) {
-            (true, true) => "  (optional; zeros where one side has none)",
-            (true, false) => "  (zeros where one side has none)",
-            (false, true) => "  (optional)",
-            _ => "",
-        };
-        ui.result(&format!("  {name}: {}{notes}", param.axes.join(" ")));
-    }
-    ui.result("\nlayouts");
-    for layout in mapping.layouts.values() {
-        ui.result(&format!("  {}  {}", layout.name, layout.about));
-    }
-}
-
-fn show_layout(ui: &Ui, mapping: &Mapping, layout: &Layout) {
-    ui.result(&format!("{}/{}: {}", mapping.family, layout.name, layout.about));
-    ui.result(&format!("source: {}\n\ntensors", layout.citation));
-    let width = layout.rules.iter().map(|rule| rule.template.to_string().len()).max().unwrap_or(0);
-    for rule in &layout.rules {
-        let mut line = format!("  {:width$}  {}", rule.template.to_string(), rule.expr);
-        if rule.optional {
-            line.push_str("  (optional)");
-        }
-        for (what, formula) in [("scale", &rule.scale), ("offset", &rule.offset)] {
-            if let Some(formula) = formula {
-                line.push_str(&format!("  ({what} {})", formula.span.text()));
-            }
-        }
-        ui.result(&line);
-    }
-    let used = |name: &&String| {
-        layout.axes.contains_key(*name)
-            || layout.rules.iter().any(|rule| mentions(mapping, layout, rule, name))
-    };
-    ui.result("\naxes");
-    for name in mapping
-        .axes
-        .keys()
-        .chain(layout.axes.keys().filter(|name| !mapping.axes.contains_key(*name)))
-        .filter(used)
-    {
-        if let Some(axis) = mapping.axis(layout, name) {
-            let about = mapping.axes.get(name).map_or("", |axis| &axis.about);
-            let mut line = axis_line(name, axis);
-            if axis.about.is_empty() && !about.is_empty() {
-                line.push_str(&format!("  {about}"));
-            }
-            if let Some(entry) = layout.config.get(name) {
-                line.push_str(&format!("  (config: {})", entry.keys.join(", ")));
-            }
-            ui.result(&format!("  {line}"));
-        }
-    }
-    if !layout.ignore.is_empty() {
-        let ignored: Vec<String> = layout.ignore.iter().map(ToString::to_string).collect();
-        ui.result(&format!("\nignored: {}", ignored.join(", ")));
-    }
-}
-
-/// Returns whether a rule names the axis, or one that is composed of it.
-fn mentions(mapping: &Mapping, layout: &Layout, rule: &qkvconv::mapping::Rule, name: &str) -> bool {
-    use qkvconv::notation::{AxisName, for_each_axis};
-    let mut found = rule.template.axes().any(|axis| axis == name);
-    for_each_axis(&rule.expr.dims, &mut |axis, _| {
-        let AxisName::Named(axis) = axis else { return };
-        found |= axis == name;
-        let parts = mapping.axis(layout, axis).and_then(|axis| axis.is.as_ref());
-        for term in parts.into_iter().flatten() {
-            for_each_axis(&term.dims, &mut |inner, _| found |= inner == AxisName::Named(name));
-        }
-    });
-    found
-}
-
-fn axis_line(name: &str, axis: &Axis) -> String {
-    let mut line = name.to_owned();
-    if let Some(is) = &axis.is {
-        let terms: Vec<String> = is.iter().map(ToString::to_string).collect();
-        line.push_str(&format!(" = {}", terms.join(" + ")));
-    }
-    if let Some(size) = axis.size {
-        line.push_str(&format!(" = {size}"));
-    }
-    if !axis.about.is_empty() {
-        line.push_str(&format!("  {}", axis.about));
-    }
-    if axis.per_parameter {
-        line.push_str("  (each parameter has its own)");
-    }
-    line
+    let route = Route { mapping, source, target, sizes: &sizes };
+    let mut lines = vec![
+        format!("{0}/{1} → {0}/{2}", mapping.family, source.name, target.name),
+        format!("{}: {}", source.name, source.about),
+        format!("{}: {}", target.name, target.about),
+    ];
+    lines.extend(route.conditions());
+    lines.push(String::new());
+    lines.extend(route.lines());
+    Ok(lines)
 }

@@ -74,7 +74,30 @@ fn header(tensor: &OutputTensor<'_>, names: &HashSet<&str>, out: &mut Collector)
         fail(format!("NumPy has no type for {}", tensor.dtype), help);
         return None;
     };
-    let sizes: Vec<String> = tensor.shape.iter().map(u64::to_string).collect();
+    Some(bytes_of_header(descr, tensor.shape))
+}
+
+/// Lays out a file that is one array.
+///
+/// Refused are types that NumPy does not have and more than 64 dimensions (`format/cannot-hold`).
+pub(in crate::format) fn lay_out_array(
+    tensor: &OutputTensor<'_>,
+    size: u64,
+    out: &mut Collector,
+) -> Option<FileLayout> {
+    let head = header(tensor, &HashSet::new(), out)?;
+    let start = head.len() as u64;
+    Some(FileLayout {
+        pieces: vec![(0, head)],
+        size: start + size,
+        checksums: Vec::new(),
+        offsets: vec![start],
+    })
+}
+
+/// Returns a header of version 1.0.
+fn bytes_of_header(descr: &str, shape: &[u64]) -> Vec<u8> {
+    let sizes: Vec<String> = shape.iter().map(u64::to_string).collect();
     let comma = if sizes.len() == 1 { "," } else { "" };
     let text =
         format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({}{comma}), }}", sizes.join(", "));
@@ -87,7 +110,7 @@ fn header(tensor: &OutputTensor<'_>, names: &HashSet<&str>, out: &mut Collector)
     bytes.extend_from_slice(text.as_bytes());
     bytes.resize(10 + length - 1, b' ');
     bytes.push(b'\n');
-    Some(bytes)
+    bytes
 }
 
 /// What to do about a tensor that the format cannot hold.

@@ -1,0 +1,271 @@
+//! `qkvconv inspect --tensor KEY`: one tensor, where its heads lie, and a head taken out of it.
+
+use std::path::Path;
+
+use qkvconv::bind::{Allow, BindOptions, SourceTensor, bind};
+use qkvconv::detect::{Candidate, only};
+use qkvconv::diag::{Diagnostic, Errors};
+use qkvconv::exec::publish::{Destination, PublishOptions, Staging, io_error};
+use qkvconv::format::output::{OutputFile, OutputLayout, OutputTensor, lay_out_array};
+use qkvconv::inspect::{Kind, Seen, elements, letter, ranges};
+use qkvconv::mapping::{Layout, Mapping};
+use serde_json::{Value, json};
+
+use super::{InspectArgs, Look, kind_json, runs_json};
+use crate::cli::ui::Ui;
+
+/// The most heads whose places are listed for programs.
+const MOST_HEADS: u64 = 4096;
+
+/// A layout, a tensor's name, a parameter, and where the head lies.
+type Found = (String, String, String, Vec<Vec<u64>>);
+
+impl Look<'_> {
+    fn wrong(&self, key: &str, message: String) -> Errors {
+        Diagnostic::error("inspect/tensor", message).file(&self.catalog.path).tensor(key).into()
+    }
+
+    /// Looks at one tensor.
+    pub(super) fn tensor(
+        &self,
+        ui: &Ui,
+        args: &InspectArgs,
+        key: &str,
+        options: &BindOptions,
+    ) -> Result<(), Errors> {
+        let fail = |message: String| self.wrong(key, message);
+        let Some(at) = self.catalog.find(key) else {
+            return Err(fail("there is no tensor of that name".to_owned()));
+        };
+        let (candidate, mapping, _) = match self.fit {
+            Some(fit) => fit,
+            None => {
+                return Err(only(self.candidates, self.catalog)
+                    .err()
+                    .unwrap_or_else(|| fail("nothing explains it".to_owned())));
+            }
+        };
+        let Some(bound) = &candidate.bound else {
+            return Err(fail(format!("{}: give it with --axis or --config", candidate.open.join("; "))));
+        };
+        let Some(number) = bound.sources.iter().position(|source| source.tensor == at) else {
+            return Err(fail(format!("no rule of {} holds it", candidate.name())));
+        };
+        let source = &bound.sources[number];
+        let params: Vec<&str> =
+            source.instances.iter().map(|(param, _)| bound.params[*param].as_str()).collect();
+        let chosen: Vec<&str> = match &args.part {
+            None => params.clone(),
+            Some(part) => params
+                .iter()
+                .copied()
+                .filter(|param| param == part || letter(param).to_string() == *part)
+                .collect(),
+        };
+        if chosen.is_empty() {
+            return Err(fail(format!("it has no such part; it holds {}", params.join(", "))));
+        }
+        let Some(head) = args.head else {
+            self.whole(ui, args, number, &chosen);
+            return self.svg(args, number, key);
+        };
+        let mut found = Vec::new();
+        for layout in mapping.layouts.values() {
+            found.extend(in_layout(
+                mapping,
+                layout,
+                self,
+                (candidate, source.tensor),
+                &chosen,
+                head,
+                options,
+            ));
+        }
+        if found.is_empty() {
+            return Err(fail(format!("it has no head {head}")));
+        }
+        if args.json {
+            let entry = |(layout, key, param, place): &Found| {
+                let ranges: Vec<String> = place.iter().map(|indices| ranges(indices)).collect();
+                json!({
+                    "layout": layout, "tensor": key, "part": param, "head": head,
+                    "ranges": ranges, "runs": runs_json(place),
+                })
+            };
+            ui.result(&format!("{:#}", Value::Array(found.iter().map(entry).collect())));
+        } else {
+            for (layout, key, param, place) in &found {
+                let ranges: Vec<String> =
+                    place.iter().map(|indices| format!("[{}]", ranges(indices))).collect();
+                ui.result(&format!("{layout}  {param} head {head}: {key} {}", ranges.join(" ")));
+            }
+        }
+        self.svg(args, number, key)?;
+        match &args.save {
+            Some(path) => self.save(ui, args, source, &chosen, head, path),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells what the tensor holds, in words and as a picture, or for programs.
+    fn whole(&self, ui: &Ui, args: &InspectArgs, number: usize, params: &[&str]) {
+        let (Some((candidate, mapping, layout)), Some(bound)) = (self.fit, self.bound()) else { return };
+        let source = &bound.sources[number];
+        let tensor = &self.catalog.tensors[source.tensor];
+        let kind = self.kinds().into_iter().find(|kind| {
+            bound.sources[kind.example].reading.rule == source.reading.rule && kind.shape == tensor.shape
+        });
+        if !args.json {
+            ui.result(&format!("{}  {} {:?}  {}", tensor.key, tensor.dtype, tensor.shape, candidate.name()));
+            kind.iter().flat_map(Kind::words).for_each(|line| ui.result(&format!("  {line}")));
+            self.drawing(number, ui.width(), ui.is_coloured())
+                .iter()
+                .for_each(|line| ui.result(&format!("  {line}")));
+            return;
+        }
+        let seen = Seen::new(mapping, layout, bound, &source.reading);
+        let Some(Value::Object(mut document)) = kind.as_ref().map(kind_json) else { return };
+        let parts = document.remove("parts");
+        let parts = parts.iter().flat_map(Value::as_array).flatten().filter_map(|part| {
+            let name = part["param"].as_str().filter(|name| params.contains(name))?;
+            let mut part = part.clone();
+            let heads = part["heads"].as_u64().unwrap_or(0).min(MOST_HEADS);
+            let places = (0..heads).filter_map(|head| {
+                let place = seen.head(&tensor.shape, name, head)?;
+                Some(json!({ "head": head, "runs": runs_json(&place) }))
+            });
+            part["places"] = places.collect();
+            Some(part)
+        });
+        let parts: Value = parts.collect();
+        document.retain(|field, _| !matches!(field.as_str(), "names" | "count"));
+        document.extend([
+            ("version".to_owned(), json!(1)),
+            ("layout".to_owned(), json!(candidate.name())),
+            ("tensor".to_owned(), json!(tensor.key)),
+            ("parts".to_owned(), parts),
+        ]);
+        ui.result(&format!("{:#}", Value::Object(document)));
+    }
+
+    /// Writes the elements of a head as an array.
+    fn save(
+        &self,
+        ui: &Ui,
+        args: &InspectArgs,
+        source: &SourceTensor,
+        params: &[&str],
+        head: u64,
+        path: &Path,
+    ) -> Result<(), Errors> {
+        let (Some((_, mapping, layout)), Some(bound)) = (self.fit, self.bound()) else { return Ok(()) };
+        let tensor = &self.catalog.tensors[source.tensor];
+        let fail = |message: String| self.wrong(&tensor.key, message);
+        let [param] = params else {
+            return Err(fail(format!("it holds {}; say which with --part", params.join(", "))));
+        };
+        let seen = Seen::new(mapping, layout, bound, &source.reading);
+        let found = elements(&seen, &tensor.shape, param, head).map_err(fail)?;
+        let Some(width) = tensor.dtype.byte_width() else {
+            return Err(fail(format!(
+                "elements of {} share bytes; one head cannot be taken out",
+                tensor.dtype
+            )));
+        };
+        let array = OutputTensor { key: &tensor.key, dtype: tensor.dtype, shape: &found.shape };
+        let layout = lay_out_array(&array)?;
+        let read = |offset: u64, buffer: &mut [u8]| self.reader.read_exact_at(tensor.file, offset, buffer);
+        let bytes =
+            found.read(tensor, width, &read).map_err(|error| fail(format!("cannot be read: {error}")))?;
+        self.publish(path, &layout, &bytes, args.force)?;
+        let axes: Vec<String> =
+            found.axes.iter().zip(&found.shape).map(|(axis, size)| format!("{axis} = {size}")).collect();
+        let order = if axes.is_empty() { "one element".to_owned() } else { axes.join(", ") };
+        let stored = match source.affine {
+            (1.0, 0.0) => String::new(),
+            (scale, offset) => format!(", as stored: the parameter × {scale} + {offset}"),
+        };
+        let said = format!(
+            "{}: {param} head {head}, {} [{order}], axes in the canonical order of {}{stored}",
+            path.display(),
+            tensor.dtype,
+            mapping.family
+        );
+        // A document for programs stands alone on the standard output.
+        if args.json {
+            ui.say(&said)
+        } else {
+            ui.result(&said)
+        }
+        Ok(())
+    }
+
+    /// Writes one file under its final name, whole or not at all.
+    fn publish(&self, path: &Path, layout: &OutputLayout, data: &[u8], force: bool) -> Result<(), Errors> {
+        let options = PublishOptions { force, sync: false };
+        let destination = Destination::File(path.to_owned());
+        let staging = Staging::create(&destination, layout, &self.catalog.files, options)?;
+        for place in &layout.placements {
+            let written = staging.write_all_at(place.file, place.offset, data);
+            written.map_err(|error| io_error(path, "write it", &error))?;
+        }
+        staging.publish().map(drop)
+    }
+
+    fn svg(&self, args: &InspectArgs, source: usize, key: &str) -> Result<(), Errors> {
+        let (Some(path), Some(picture)) = (&args.svg, self.picture(source, (48, 64))) else { return Ok(()) };
+        let text = picture.svg(key).into_bytes();
+        let file = OutputFile {
+            name: String::new(),
+            size: text.len() as u64,
+            pieces: vec![(0, text)],
+            checksums: Vec::new(),
+        };
+        let layout = OutputLayout {
+            format: self.reader.format(),
+            files: vec![file],
+            index: None,
+            placements: Vec::new(),
+            companions: Vec::new(),
+            warnings: Vec::new(),
+        };
+        self.publish(path, &layout, &[], args.force)
+    }
+}
+
+/// Finds a head of some parameters in another layout of the family.
+fn in_layout(
+    mapping: &Mapping,
+    layout: &Layout,
+    look: &Look<'_>,
+    (candidate, tensor): (&Candidate, usize),
+    params: &[&str],
+    head: u64,
+    options: &BindOptions,
+) -> Vec<Found> {
+    let Some(own) = mapping.layouts.get(&candidate.layout) else { return Vec::new() };
+    let mut options = options.clone();
+    options.allow.push(Allow::MissingConfig);
+    let Ok(bound) = bind(mapping, own, layout, look.catalog, &options) else { return Vec::new() };
+    let Some(source) = bound.sources.iter().find(|source| source.tensor == tensor) else { return Vec::new() };
+    let mut found = Vec::new();
+    for target in &bound.targets {
+        for (param, instance) in &target.instances {
+            let name = bound.params[*param].as_str();
+            // Of the same layer and module alone.
+            if !params.contains(&name) || !source.instances.contains(&(*param, *instance)) {
+                continue;
+            }
+            let seen = Seen::new(mapping, layout, &bound, &target.reading);
+            if let Some(place) = seen.head(&target.shape, name, head) {
+                found.push((
+                    format!("{}/{}", mapping.family, layout.name),
+                    target.key.clone(),
+                    name.to_owned(),
+                    place,
+                ));
+            }
+        }
+    }
+    found
+}
