@@ -132,6 +132,12 @@ impl Errors {
         self
     }
 
+    /// Adds a diagnostic.
+    pub(crate) fn and(mut self, diagnostic: Diagnostic) -> Errors {
+        self.0.push(diagnostic);
+        self
+    }
+
     /// Names a file in the diagnostics of that stage, such as `exec/`, that name none.
     pub fn in_file(mut self, stage: &str, path: &Path) -> Errors {
         for diagnostic in

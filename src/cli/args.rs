@@ -179,6 +179,11 @@ pub(super) struct ConvertArgs {
     #[arg(long, help_heading = "Output")]
     pub(super) sync: bool,
 
+    /// Keep the finished files of an output folder when the run is interrupted, and go on where an interrupted run with
+    /// --resume has ended. Example: --resume
+    #[arg(long, help_heading = "Output")]
+    pub(super) resume: bool,
+
     /// Show the plan and write nothing. Example: --dry-run
     #[arg(long)]
     pub(super) dry_run: bool,

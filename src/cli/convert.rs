@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use indicatif::{BinaryBytes, HumanBytes};
 use qkvconv::convert::{Checked, Conversion, Done};
-use qkvconv::diag::Errors;
+use qkvconv::diag::{Diagnostic, Errors};
 use qkvconv::evidence::Evidence;
 use qkvconv::exec::Rounded;
-use qkvconv::exec::publish::{Destination, PublishOptions, io_error};
+use qkvconv::exec::publish::{Destination, Kept, PublishOptions, io_error};
 use qkvconv::format::Format;
 use qkvconv::plan::explain;
 use qkvconv::report::{Outcome, card, report};
@@ -57,6 +57,13 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
     };
     options.template = args.template.clone();
     options.companions = matches!(destination, Destination::Folder(_));
+    if args.resume && matches!(destination, Destination::File(_)) {
+        let message =
+            "--resume is for a destination folder: it keeps whole files, and here there is only one";
+        let help = "name a folder, with `--max-shard-size` for several files, or leave out `--resume`";
+        return Err(Diagnostic::error("usage/resume", message).help(help).into());
+    }
+    options.resume = args.resume;
     let conversion = Conversion::prepare(&selection, source, &options)?;
     ui.warn(&conversion.warnings);
     if args.dry_run {
@@ -83,6 +90,7 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
         let outcome = Outcome { checked: done.checked.as_ref(), written, rounded: &done.stats.rounded };
         write_report(args.report.as_deref(), &conversion, outcome, start)?;
         done.verdict()?;
+        say_kept(ui, &conversion, done.kept.as_ref());
         summarize(ui, &conversion, Some(&done));
         ui.say(&format!("wrote {} in {:.1?}", files_of(&done), start.elapsed()));
         return Ok(());
@@ -150,6 +158,18 @@ pub(super) fn say_checked(ui: &Ui, checked: &Checked) {
 /// Says in a line what the weights say of the source layout.
 fn say_weighed(ui: &Ui, evidence: &Evidence) {
     ui.say(&format!("evidence: {}", evidence.verdict()));
+}
+
+/// Says what was there of an interrupted run.
+fn say_kept(ui: &Ui, conversion: &Conversion<'_>, kept: Option<&Kept>) {
+    let Some(kept) = kept else { return };
+    let all = conversion.layout.files.len();
+    if let Some(why) = kept.refused {
+        ui.say(&format!("--resume: what was kept is not used, {why}; all was written anew"));
+    } else if kept.files > 0 {
+        let (files, size) = (kept.files, BinaryBytes(kept.bytes));
+        ui.say(&format!("--resume: kept {files} of {all} files of an interrupted run, {size}"));
+    }
 }
 
 /// Says in a few lines what was done.

@@ -3,6 +3,7 @@
 mod attention;
 mod companions;
 mod random;
+mod resume;
 mod weigh;
 
 pub use attention::Attention;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use crate::bind::{BindOptions, Bound, bind};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::evidence::Evidence;
-use crate::exec::publish::{Destination, PublishOptions, Staging};
+use crate::exec::publish::{Destination, Kept, PublishOptions, Staging};
 use crate::exec::{ExecStats, Limits, ReadAt, execute};
 use crate::format::output::{OutputLayout, OutputOptions, OutputTensor, in_file_of, lay_out, lay_out_set};
 use crate::format::{Format, OpenOptions, Reader, files_of, open, open_files, open_set};
@@ -45,6 +46,9 @@ pub struct ConvertOptions {
     pub template: Option<PathBuf>,
     /// Whether configs, vocabularies and the like go beside the output, which is a folder then.
     pub companions: bool,
+    /// Whether finished files stay when the run does not come to its end, and those of an earlier run of the same
+    /// conversion are used (`--resume`).
+    pub resume: bool,
 }
 
 /// What is checked of the output before it is published.
@@ -79,6 +83,8 @@ pub struct Conversion<'a> {
     pub warnings: Vec<Diagnostic>,
     /// Whether the caller vouches for the source layout, so that the weights are not asked.
     pub trust_layout: bool,
+    /// As [`ConvertOptions::resume`].
+    pub resume: bool,
 }
 
 impl std::fmt::Debug for Conversion<'_> {
@@ -97,6 +103,8 @@ pub struct Done {
     pub files: Vec<PathBuf>,
     /// What the execution did.
     pub stats: ExecStats,
+    /// What was there of an earlier run, where one was to be resumed.
+    pub kept: Option<Kept>,
     /// What was checked, if anything.
     pub checked: Option<Checked>,
 }
@@ -212,7 +220,7 @@ impl<'a> Conversion<'a> {
         warnings.extend(std::mem::take(&mut layout.warnings));
         warnings.extend(changed);
         warnings.extend(beside.warning(source));
-        let trust_layout = options.trust_layout;
+        let (companions, trust_layout, resume) = (beside, options.trust_layout, options.resume);
         Ok(Conversion {
             selection,
             reader,
@@ -220,9 +228,10 @@ impl<'a> Conversion<'a> {
             plan,
             proof,
             layout,
-            companions: beside,
+            companions,
             warnings,
             trust_layout,
+            resume,
         })
     }
 
@@ -245,8 +254,9 @@ impl<'a> Conversion<'a> {
     ///
     /// # Errors
     /// Returns what the system refuses, weights that contradict the source layout, requirements on the weights that do
-    /// not hold, a source that changed meanwhile, and cancellation; nothing is left at the destination then. An output that differs from the source is
-    /// no error here but [`Done::verdict`], so that a report can say what was found.
+    /// not hold, a source that changed meanwhile, and cancellation; nothing is left at the destination then. An output
+    /// that differs from the source is no error here but [`Done::verdict`], so that a report can say what was found;
+    /// nothing of it is kept.
     pub fn run(
         &self,
         destination: &Destination,
@@ -262,24 +272,60 @@ impl<'a> Conversion<'a> {
         let catalog = self.reader.catalog();
         let mut sources = catalog.files.clone();
         sources.push(catalog.path.clone());
-        let staging = Staging::create(destination, &self.layout, &sources, publish)?;
-        let source = Source(self.reader.as_ref());
-        let stats =
-            execute(&self.plan, catalog, &source, &staging, &self.layout.placements, limits, progress)
-                .map_err(|errors| errors.in_file("exec/write", destination.path()))?;
-        staging.seal(&self.layout, limits.threads, progress)?;
+        let fingerprint = self.resume.then(|| self.fingerprint());
+        let mut staging =
+            Staging::create(destination, &self.layout, &sources, publish, fingerprint.as_ref())?;
+        let made = self.make(&mut staging, verify, limits, progress);
+        let mut done = made.map_err(|errors| staging.with_kept(errors))?;
+        // What was made of a source that changed is of no use, now or later; nor is what differs from it.
+        let unchanged = self.reader.unchanged();
+        if unchanged.is_err() || done.verdict().is_err() {
+            staging.discard();
+            return unchanged.map(|()| done);
+        }
+        if let Some(checked) = &mut done.checked {
+            checked.evidence = evidence;
+        }
+        done.files = staging.publish()?;
+        Ok(done)
+    }
+
+    /// Writes the output under its temporary names and checks it.
+    fn make(
+        &self,
+        staging: &mut Staging,
+        verify: Verify,
+        limits: &Limits,
+        progress: &dyn Progress,
+    ) -> Result<Done, Errors> {
+        let destination = staging.destination().clone();
+        let written = if self.resume {
+            self.write_by_file(staging, limits, progress)
+        } else {
+            self.write(staging, limits, progress)
+        };
+        let (stats, kept) = written.map_err(|errors| errors.in_file("exec/write", destination.path()))?;
         let checked = match verify {
             Verify::None => None,
             how => {
-                let written = self.reopen(destination, staging.temporary_paths())?;
-                Some(Checked { evidence, ..self.compare(written.as_ref(), how, limits, progress)? })
+                let written = self.reopen(&destination, staging.temporary_paths())?;
+                Some(self.compare(written.as_ref(), how, limits, progress)?)
             }
         };
-        self.reader.unchanged()?;
-        if checked.as_ref().is_some_and(|checked| checked.verdict().is_err()) {
-            return Ok(Done { files: Vec::new(), stats, checked });
-        }
-        Ok(Done { files: staging.publish()?, stats, checked })
+        Ok(Done { files: Vec::new(), stats, kept, checked })
+    }
+
+    fn write(
+        &self,
+        staging: &Staging,
+        limits: &Limits,
+        progress: &dyn Progress,
+    ) -> Result<(ExecStats, Option<Kept>), Errors> {
+        let (catalog, source) = (self.reader.catalog(), Source(self.reader.as_ref()));
+        let places = &self.layout.placements;
+        let stats = execute(&self.plan, catalog, &source, staging, places, limits, progress)?;
+        staging.seal(&self.layout, 0..self.layout.files.len(), limits.threads, progress)?;
+        Ok((stats, None))
     }
 }
 

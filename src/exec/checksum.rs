@@ -1,6 +1,7 @@
 //! Checksums of what was written, for the formats that store them.
 
 use std::io;
+use std::ops::Range;
 
 use super::publish::{Staging, io_error};
 use crate::diag::Errors;
@@ -12,15 +13,19 @@ use crate::progress::Progress;
 const CHUNK: u64 = 1 << 20;
 
 impl Staging {
-    /// Writes the checksums that a layout asks for; the data must be there.
+    /// Writes the checksums that a layout asks for into some of its files; the data must be there.
     ///
     /// # Errors
     /// Returns `publish/io` for what the system reports, and cancellation.
-    pub fn seal(&self, layout: &OutputLayout, threads: usize, progress: &dyn Progress) -> Result<(), Errors> {
-        let all: Vec<(usize, &Checksum)> = layout
-            .files
-            .iter()
-            .enumerate()
+    pub fn seal(
+        &self,
+        layout: &OutputLayout,
+        files: Range<usize>,
+        threads: usize,
+        progress: &dyn Progress,
+    ) -> Result<(), Errors> {
+        let outputs = layout.files.iter().enumerate().take(files.end).skip(files.start);
+        let all: Vec<(usize, &Checksum)> = outputs
             .flat_map(|(file, output)| output.checksums.iter().map(move |checksum| (file, checksum)))
             .collect();
         let one = |number: usize| {

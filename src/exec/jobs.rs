@@ -54,6 +54,17 @@ pub(super) enum Job {
     },
 }
 
+impl Job {
+    /// Returns a target that it writes, all of which are in one file; none for a check.
+    pub(super) fn target(&self) -> Option<usize> {
+        match self {
+            Job::Check { .. } => None,
+            Job::Group { targets } => Some(targets.start),
+            Job::Tile { target, .. } | Job::Box { target, .. } => Some(*target),
+        }
+    }
+}
+
 /// The buffers of one thread, in bytes; at least 16 each, room for two elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {

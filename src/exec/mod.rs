@@ -4,6 +4,7 @@
 //! at once or, for large transposes, boxes whose rows are long in the source and in the target. Which thread does
 //! which job changes nothing in the output.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -50,6 +51,20 @@ pub trait WriteAt: Sync {
     /// # Errors
     /// Returns the system's error.
     fn write_all_at(&self, file: usize, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Returns whether all of a file is there already; [`execute_by_file`] leaves it alone then.
+    fn is_whole(&self, _file: usize) -> bool {
+        false
+    }
+
+    /// Takes note that all of a file is written, with what was rounded in it, for [`execute_by_file`]. A file in which
+    /// values overflowed is none of them: that is an error in the end, when all such values are known.
+    ///
+    /// # Errors
+    /// Returns what ends the execution.
+    fn finished(&self, _file: usize, _rounded: &[Rounded]) -> Result<(), Errors> {
+        Ok(())
+    }
 }
 
 /// What an execution may use.
@@ -115,13 +130,29 @@ pub fn execute(
     limits: &Limits,
     progress: &dyn Progress,
 ) -> Result<ExecStats, Errors> {
-    let converts = plan.targets.iter().flat_map(|tensor| &tensor.steps).any(is_conversion);
-    let buffers = if converts { 3 } else { 2 };
-    let threads = (limits.threads as u64).min(limits.memory / (buffers * LEAST_BUFFER)).max(1);
-    let buffer = (limits.memory / threads / buffers).max(LEAST_BUFFER) / 8 * 8;
-    let sizes = Sizes { scratch: buffer, target: buffer, values: if converts { buffer } else { 0 } };
-    let run = Run { plan, catalog, source, target, placements, progress, sizes };
-    run.execute(threads as usize)
+    let (run, threads) = Run::new((plan, catalog), source, (target, placements), limits, progress);
+    run.execute(threads)
+}
+
+/// Executes a plan as [`execute`] does, one output file after the other; [`WriteAt::is_whole`] says which are left out, and
+/// [`WriteAt::finished`] is called for each of the others.
+///
+/// # Errors
+/// As [`execute`], and what [`WriteAt::finished`] returns.
+///
+/// # Panics
+/// As [`execute`].
+pub fn execute_by_file(
+    plan: &Plan,
+    catalog: &Catalog,
+    source: &dyn ReadAt,
+    target: &dyn WriteAt,
+    placements: &[Placement],
+    limits: &Limits,
+    progress: &dyn Progress,
+) -> Result<ExecStats, Errors> {
+    let (run, threads) = Run::new((plan, catalog), source, (target, placements), limits, progress);
+    run.execute_by_file(threads)
 }
 
 fn is_conversion(step: &Step) -> bool {
@@ -139,14 +170,69 @@ struct Run<'a> {
     sizes: Sizes,
 }
 
+impl<'a> Run<'a> {
+    /// Returns the execution and how many threads it has memory for.
+    fn new(
+        (plan, catalog): (&'a Plan, &'a Catalog),
+        source: &'a dyn ReadAt,
+        (target, placements): (&'a dyn WriteAt, &'a [Placement]),
+        limits: &Limits,
+        progress: &'a dyn Progress,
+    ) -> (Run<'a>, usize) {
+        let converts = plan.targets.iter().flat_map(|tensor| &tensor.steps).any(is_conversion);
+        let buffers = if converts { 3 } else { 2 };
+        let threads = (limits.threads as u64).min(limits.memory / (buffers * LEAST_BUFFER)).max(1);
+        let buffer = (limits.memory / threads / buffers).max(LEAST_BUFFER) / 8 * 8;
+        let sizes = Sizes { scratch: buffer, target: buffer, values: if converts { buffer } else { 0 } };
+        (Run { plan, catalog, source, target, placements, progress, sizes }, threads as usize)
+    }
+}
+
 impl Run<'_> {
-    fn execute(&self, threads: usize) -> Result<ExecStats, Errors> {
+    /// Refuses what cannot be, and cuts the work into jobs.
+    fn begin(&self) -> Result<Vec<Job>, Errors> {
         assert_eq!(self.plan.targets.len(), self.placements.len(), "each target has a place");
         self.refuse()?;
-        self.perform(&jobs::cut(self.plan, self.catalog, self.placements, self.sizes), threads)
+        Ok(jobs::cut(self.plan, self.catalog, self.placements, self.sizes))
     }
 
-    fn perform(&self, jobs: &[Job], threads: usize) -> Result<ExecStats, Errors> {
+    fn execute(&self, threads: usize) -> Result<ExecStats, Errors> {
+        self.conclude(self.perform(&self.begin()?, threads))
+    }
+
+    fn execute_by_file(&self, threads: usize) -> Result<ExecStats, Errors> {
+        let mut checks = Vec::new();
+        let mut files: BTreeMap<usize, Vec<Job>> = BTreeMap::new();
+        // Files with nothing but empty tensors are finished too.
+        files.extend(self.placements.iter().map(|place| (place.file, Vec::new())));
+        for job in self.begin()? {
+            match job.target() {
+                None => checks.push(job),
+                Some(target) => files.entry(self.placements[target].file).or_default().push(job),
+            }
+        }
+        let mut outcome = self.perform(&checks, threads);
+        let unlike = |requirement| check::unlike(requirement, self.catalog).is_some();
+        let unmet = !outcome.unmet.is_empty() || self.plan.requirements.iter().any(unlike);
+        for (file, jobs) in files {
+            if unmet || outcome.failure.is_some() {
+                break;
+            }
+            if self.target.is_whole(file) {
+                continue;
+            }
+            let part = self.perform(&jobs, threads);
+            let whole = part.failure.is_none() && part.losses.values().all(|losses| losses.overflows == 0);
+            let rounded = self.rounded(&part);
+            outcome.add(part);
+            if whole {
+                self.target.finished(file, &rounded)?;
+            }
+        }
+        self.conclude(outcome)
+    }
+
+    fn perform(&self, jobs: &[Job], threads: usize) -> Outcome {
         let next = AtomicUsize::new(0);
         let stop = AtomicBool::new(false);
         let unlike = |requirement| check::unlike(requirement, self.catalog).is_some();
@@ -169,7 +255,7 @@ impl Run<'_> {
             }
             worker.finish()
         };
-        let outcome = thread::scope(|scope| {
+        thread::scope(|scope| {
             let others: Vec<_> = (1..threads.min(jobs.len())).map(|_| scope.spawn(work)).collect();
             let mut outcome = work();
             for other in others {
@@ -179,8 +265,7 @@ impl Run<'_> {
                 }
             }
             outcome
-        });
-        self.conclude(outcome)
+        })
     }
 
     /// Refuses what the planner should not have let through.
@@ -227,22 +312,26 @@ impl Run<'_> {
             }
         }
         // Where a requirement fails, values were converted only in part.
-        let mut rounded = Vec::new();
         if !collector.has_errors() {
-            for (&target, losses) in &outcome.losses {
-                let tensor = &self.plan.targets[target];
-                if losses.overflows > 0 {
-                    collector.push(overflow(tensor, losses));
-                }
-                if losses.error > 0.0 {
-                    let (error, underflows) = (losses.error, losses.underflows);
-                    rounded.push(Rounded { key: tensor.key.clone(), error, underflows });
-                }
+            for (&target, losses) in outcome.losses.iter().filter(|(_, losses)| losses.overflows > 0) {
+                collector.push(overflow(&self.plan.targets[target], losses));
             }
         }
+        let rounded = self.rounded(&outcome);
         let stats =
             ExecStats { bytes_read: outcome.bytes_read, bytes_written: outcome.bytes_written, rounded };
         collector.finish(stats).map(|(stats, _)| stats)
+    }
+
+    /// Returns what conversion rounded, in the order of the targets.
+    fn rounded(&self, outcome: &Outcome) -> Vec<Rounded> {
+        let rounded = outcome.losses.iter().filter(|(_, losses)| losses.error > 0.0);
+        let of = |(&target, losses): (&usize, &convert::Losses)| Rounded {
+            key: self.plan.targets[target].key.clone(),
+            error: losses.error,
+            underflows: losses.underflows,
+        };
+        rounded.map(of).collect()
     }
 }
 

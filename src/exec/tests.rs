@@ -263,7 +263,7 @@ proptest! {
         let (catalog, sources, watch) = (case.catalog(), case.sources(), Watch::new());
         let (plan, placements) = (&case.plan, &case.placements[..]);
         let run = Run { plan, catalog: &catalog, source: &sources, target: &targets, placements, progress: &watch, sizes };
-        run.perform(&jobs, 2).expect("executes");
+        run.conclude(run.perform(&jobs, 2)).expect("executes");
         prop_assert!(contents(targets) == case.expected(<[u8]>::to_vec));
     }
 

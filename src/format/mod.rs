@@ -149,6 +149,12 @@ pub trait Reader: Send + Sync {
     /// # Errors
     /// Returns `format/changed` for every file that changed.
     fn unchanged(&self) -> Result<(), Errors>;
+
+    /// Returns what tells the open files from others, and from themselves after a change, as far as that shows without
+    /// reading them; nothing where there are no files.
+    fn stamps(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Opens a checkpoint: a file, the index of a sharded checkpoint, the prefix of a TensorFlow checkpoint, or a folder

@@ -155,6 +155,10 @@ impl Reader for PartsReader {
         store.read_exact_at(offset, buffer)
     }
 
+    fn stamps(&self) -> Vec<String> {
+        self.files.iter().map(|file| file.stamp()).collect()
+    }
+
     fn unchanged(&self) -> Result<(), Errors> {
         let mut out = Collector::default();
         for file in &self.files {

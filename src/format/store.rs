@@ -52,6 +52,17 @@ impl OpenFile {
         Ok(bytes)
     }
 
+    /// Returns what [`Reader::stamps`](super::Reader::stamps) tells of it: path, size, time of change and, where there is
+    /// one, inode.
+    pub(crate) fn stamp(&self) -> String {
+        let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        #[cfg(unix)]
+        let inode = self.file.metadata().ok().map(|data| std::os::unix::fs::MetadataExt::ino(&data));
+        #[cfg(not(unix))]
+        let inode: Option<u64> = None;
+        format!("{path:?} {} {:?} {inode:?}", self.size, self.modified)
+    }
+
     /// Checks that the file is still the one that was opened.
     pub(crate) fn unchanged(&self) -> Result<(), Errors> {
         // The handle, not the path: a file that was replaced is still read whole through its handle.

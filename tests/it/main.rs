@@ -19,6 +19,8 @@ mod format_pytorch;
 mod format_tensorflow;
 mod guide;
 mod inspect;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod interrupt;
 mod kit;
 mod layout_pairs;
 mod library;

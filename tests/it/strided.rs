@@ -146,9 +146,19 @@ fn convert(
     let layout = lay_out(&tensors, &source.catalog.metadata, &output)?;
     let (reader, companions) = (Box::new(source), Companions::default());
     let (selection, warnings) = (&selection, Vec::new());
-    let trust_layout = true;
-    let conversion =
-        Conversion { selection, reader, bound, plan, proof, layout, companions, warnings, trust_layout };
+    let (trust_layout, resume) = (true, false);
+    let conversion = Conversion {
+        selection,
+        reader,
+        bound,
+        plan,
+        proof,
+        layout,
+        companions,
+        warnings,
+        trust_layout,
+        resume,
+    };
     let publish = PublishOptions { force: true, sync: false };
     let destination = Destination::resolve(destination);
     let limits = Limits { threads: 2, ..Limits::default() };

@@ -204,7 +204,7 @@ impl Look<'_> {
     fn publish(&self, path: &Path, layout: &OutputLayout, data: &[u8], force: bool) -> Result<(), Errors> {
         let options = PublishOptions { force, sync: false };
         let destination = Destination::File(path.to_owned());
-        let staging = Staging::create(&destination, layout, &self.catalog.files, options)?;
+        let staging = Staging::create(&destination, layout, &self.catalog.files, options, None)?;
         for place in &layout.placements {
             let written = staging.write_all_at(place.file, place.offset, data);
             written.map_err(|error| io_error(path, "write it", &error))?;

@@ -54,7 +54,9 @@ fn lay_out_within(
     let length = header.len() as u64 - 8;
     if length > limit {
         let message = format!("the header would be {length} bytes long, over the limit of {limit}");
-        let help = "write several files, or smaller ones, with `--max-shard-size`";
+        // Half of what would do if all parts of the header were of one size.
+        let most = u128::from(end) * u128::from(limit) / u128::from(length) / 2;
+        let help = format!("write more files into a folder, with `--max-shard-size {}`", most.max(1));
         out.push(Diagnostic::error("format/header-too-large", message).help(help));
     }
     let start = header.len() as u64;
@@ -133,5 +135,29 @@ mod tests {
         assert_eq!(diagnostic.code, "format/header-too-large");
         assert!(diagnostic.help.expect("has help").contains("--max-shard-size"));
         assert!(refused(&tensors[..1]).is_none());
+    }
+
+    #[test]
+    fn a_million_and_a_half_tensors_are_too_many_for_one_file() {
+        use crate::format::Format;
+        use crate::format::output::{OutputOptions, lay_out};
+        let keys: Vec<String> = (0..1_500_000)
+            .map(|at| format!("layers.{}.mlp.experts.{}.w.weight", at / 1000, at % 1000))
+            .collect();
+        let shape = [3, 5];
+        let tensors: Vec<OutputTensor<'_>> =
+            keys.iter().map(|key| tensor(key, Dtype::BF16, &shape)).collect();
+        let refused = |max_shard_size| {
+            let format = Format::Safetensors;
+            let options = OutputOptions { format, max_shard_size, template: None };
+            lay_out(&tensors, &BTreeMap::new(), &options).err()
+        };
+        let errors = refused(None).expect("refused");
+        let [diagnostic] = errors.diagnostics() else { panic!("{errors:?}") };
+        assert_eq!(diagnostic.code, "format/header-too-large");
+        // The size that is advised is one that does.
+        let help = diagnostic.help.as_deref().expect("has help");
+        let advised = help.trim_end_matches('`').rsplit(' ').next().expect("a word");
+        assert!(refused(Some(advised.parse().expect("a size"))).is_none(), "{help}");
     }
 }

@@ -1,0 +1,79 @@
+//! Publishing into a folder that cannot be exchanged: what is replaced is set aside, then the new files get their names,
+//! the index last.
+//!
+//! In between a reader finds no index, so no checkpoint rather than a mix. A failure puts everything back; after a kill
+//! the next run goes on from the record.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::record::Record;
+use super::system::{io_error, is_there, name_error, put};
+use super::work::{Leave, Work};
+use super::{PublishOptions, sync_folder};
+use crate::diag::{Collector, Errors};
+
+/// Publishes what is in `new/`.
+pub(super) fn publish(
+    work: &mut Work,
+    folder: &Path,
+    record: &Record,
+    options: PublishOptions,
+) -> Result<(), Errors> {
+    record.write(work, options)?;
+    let leave = std::mem::replace(&mut work.leave, Leave::Everything);
+    if let Err(errors) = forward(work, folder, record, options.force) {
+        let mut out = Collector::default();
+        out.extend(errors);
+        match back(work, folder, record) {
+            Ok(()) => work.leave = leave,
+            // The record stays for the next run.
+            Err(others) => out.extend(others),
+        }
+        return out.finish(()).map(|_| ());
+    }
+    sync_folder(folder, options)?;
+    work.leave = leave;
+    Ok(())
+}
+
+/// Does what is still to be done; the record can be thrown away then.
+pub(super) fn forward(work: &Work, folder: &Path, record: &Record, force: bool) -> Result<(), Errors> {
+    let (new, old) = (work.new_folder(), work.old_folder());
+    match fs::create_dir(&old) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(io_error(&old, "create it", &error).into());
+        }
+        _ => {}
+    }
+    for name in &record.replaced {
+        let (path, aside) = (folder.join(name), old.join(name));
+        let is_new = record.placed.contains(name) && !is_there(&new.join(name));
+        if !is_new && is_there(&path) && !is_there(&aside) {
+            fs::rename(&path, &aside)
+                .map_err(|error| io_error(&path, "set this file of the old checkpoint aside", &error))?;
+        }
+    }
+    for name in record.placed.iter().filter(|name| is_there(&new.join(name))) {
+        let path = folder.join(name);
+        put(&new.join(name), &path, force).map_err(|error| name_error(&path, &error))?;
+    }
+    Ok(())
+}
+
+/// Puts everything back, the old index last.
+fn back(work: &Work, folder: &Path, record: &Record) -> Result<(), Errors> {
+    let (new, old) = (work.new_folder(), work.old_folder());
+    let fail =
+        |path: &Path, error: &io::Error| Errors::from(io_error(path, "put the old checkpoint back", error));
+    for name in record.placed.iter().rev().filter(|name| !is_there(&new.join(name))) {
+        let path = folder.join(name);
+        fs::rename(&path, new.join(name)).map_err(|error| fail(&path, &error))?;
+    }
+    for name in record.replaced.iter().rev().filter(|name| is_there(&old.join(name))) {
+        let path = folder.join(name);
+        put(&old.join(name), &path, false).map_err(|error| fail(&path, &error))?;
+    }
+    Ok(())
+}

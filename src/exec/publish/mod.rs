@@ -1,0 +1,458 @@
+//! Output files: made in a folder of their own, and seen under their names only when all of them are complete.
+//!
+//! # What is guaranteed
+//! - A source is never written to, and without `--force` neither is anything else that is there.
+//! - Whenever a run ends (an error, a signal, a kill, a full disk), the destination is what it was before or the whole new
+//!   output. A file and a new folder get their names by one rename. A folder that is there is exchanged with one that holds
+//!   the output and hard links to its other files (`exchange.rs`), so that at every moment a reader finds the old
+//!   checkpoint or the new one.
+//! - What a killed run leaves is one folder, `.NAME.qkvconv-work` (`work.rs`). The next run to that destination first finishes
+//!   a publication that had begun and then removes what else is there. That of a run which still lives is locked: a
+//!   second run to the same destination is refused.
+//! - With `--sync` all of this holds for a power failure too, in that every file is on the disk before it gets its name.
+//!
+//! # Where it ends
+//! - A folder is not exchanged, and its files are set aside and put in place one after the other (`in_place.rs`), where it
+//!   has subfolders, access lists or another owner, where it is a mount or the program's current folder, where its parent
+//!   may not be written to, and on systems and file systems without an exchange (all but Linux; some network file
+//!   systems). For these moments a reader finds no checkpoint in it; a run that is killed in them leaves it so until the
+//!   next run to that destination finishes the work.
+//! - An exchanged folder is another folder of the same name: who holds the old one open, or is in it, keeps the old one.
+//! - A file system without locks cannot tell a run that lives from one that was killed: what is left there is refused, and
+//!   a person has to remove it.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::diag::{Collector, Diagnostic, Errors};
+use crate::format::output::{OutputFile, OutputLayout};
+use crate::format::shards::{index_name, named_shards, single_name};
+use crate::format::{Format, shown};
+use crate::positioned::{read_exact_at, write_all_at};
+
+mod exchange;
+mod in_place;
+mod kept;
+mod record;
+mod system;
+mod work;
+
+use kept::Whole;
+pub use kept::{Fingerprint, Kept};
+use record::Record;
+pub use system::io_error;
+use system::{appeared, existing_folder, is_same, is_there, name_error, parent, put, sync_folder};
+use work::{Leave, Work};
+
+/// Where the output goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// One file of that path.
+    File(PathBuf),
+    /// A folder, which is made where it is missing; its parent must exist.
+    Folder(PathBuf),
+}
+
+impl Destination {
+    /// Tells what the user means: a path that ends as the files of a format do and is no folder is a file, any other a
+    /// folder.
+    pub fn resolve(dst: &Path) -> Destination {
+        let ends_in_separator =
+            dst.as_os_str().as_encoded_bytes().last().is_some_and(|&b| b == b'/' || b == b'\\');
+        if Format::of_ending(dst).is_some() && !dst.is_dir() && !ends_in_separator {
+            Destination::File(dst.to_owned())
+        } else {
+            Destination::Folder(dst.to_owned())
+        }
+    }
+
+    /// Returns the path that the user named.
+    pub fn path(&self) -> &Path {
+        match self {
+            Destination::File(path) | Destination::Folder(path) => path,
+        }
+    }
+}
+
+/// How to publish.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PublishOptions {
+    /// Whether to replace what is there (`--force`).
+    pub force: bool,
+    /// Whether to wait until the files are on the disk, so that they survive a power failure.
+    pub sync: bool,
+}
+
+/// A file in the making.
+#[derive(Debug)]
+struct Staged {
+    file: File,
+    /// Where it lies until it is published.
+    path: PathBuf,
+    /// In bytes.
+    size: u64,
+    /// The path that it will have.
+    target: PathBuf,
+    /// What an earlier run recorded of it, where that has finished it.
+    whole: Option<Whole>,
+}
+
+impl Staged {
+    /// Gives the file its size and writes what stands around the data.
+    fn fill(&self, output: &OutputFile) -> Result<(), Errors> {
+        let write = |error: io::Error| Errors::from(io_error(&self.target, "write it", &error));
+        self.file.set_len(0).and_then(|()| self.file.set_len(output.size)).map_err(write)?;
+        output.pieces.iter().try_for_each(|(at, bytes)| write_all_at(&self.file, *at, bytes)).map_err(write)
+    }
+}
+
+/// What there is at the destination.
+#[derive(Clone, Debug)]
+enum Place {
+    /// A file is to be made, or replaced.
+    File,
+    /// A folder is to be made.
+    New,
+    /// A folder is there; its path without links.
+    Folder(PathBuf),
+}
+
+/// Output files in the making. Dropping it removes all that is temporary; [`Staging::publish`] makes it
+/// final.
+#[derive(Debug)]
+pub struct Staging {
+    /// The files with tensors.
+    files: Vec<Staged>,
+    /// Files beside those with tensors.
+    companions: Vec<Staged>,
+    index: Option<Staged>,
+    destination: Destination,
+    place: Place,
+    /// The older checkpoint's index, which beside the new files would make a mix.
+    old_index: Option<String>,
+    /// The older checkpoint's files that the new one does not replace.
+    old_files: Vec<String>,
+    options: PublishOptions,
+    /// Why nothing of an earlier run was kept.
+    refused: Option<&'static str>,
+    work: Work,
+}
+
+impl Staging {
+    /// Makes the temporary files at their full size, with everything around the data written.
+    ///
+    /// Where the destination is a single file, that file's own name is used. `sources` are the files that are being
+    /// read. With a fingerprint, finished files stay when the run does not come to its end, and those that an earlier run
+    /// with the same fingerprint has left are not made again: see [`Staging::check_kept`].
+    ///
+    /// # Errors
+    /// Returns `publish/exists` for files that are there already without [`PublishOptions::force`],
+    /// `publish/over-source` where a source would be replaced or removed, `publish/sharded` for several files
+    /// and a destination of one, `publish/no-folder` for a missing parent, `publish/not-a-folder` for a file
+    /// in the way, `publish/busy` where another run writes to the destination, and `publish/io` for what the system
+    /// reports.
+    pub fn create(
+        destination: &Destination,
+        layout: &OutputLayout,
+        sources: &[PathBuf],
+        options: PublishOptions,
+        resume: Option<&Fingerprint>,
+    ) -> Result<Staging, Errors> {
+        if let Destination::File(path) = destination
+            && (layout.files.len() != 1 || layout.index.is_some())
+        {
+            let message =
+                format!("the output has {} files but the destination is a single one", layout.files.len());
+            let help = "name a folder, or leave out `--max-shard-size`";
+            return Err(Diagnostic::error("publish/sharded", message).file(path).help(help).into());
+        }
+        let (place, mut work) = open(destination)?;
+        let mut out = Collector::default();
+        let folder = match &place {
+            Place::Folder(folder) => Some(folder.as_path()),
+            Place::File | Place::New => None,
+        };
+        if record::finish(&mut work, folder, options)? {
+            // Seen where this run ends in an error, such as that there is a checkpoint now.
+            let message = "an interrupted publication was finished first; the folder holds its checkpoint";
+            out.push(Diagnostic::warning("publish/finished", message).file(destination.path()));
+        }
+        if resume.is_some() {
+            work.leave = Leave::Finished;
+        }
+        let mut staging = Staging {
+            files: Vec::new(),
+            companions: Vec::new(),
+            index: None,
+            destination: destination.clone(),
+            place,
+            old_index: None,
+            old_files: Vec::new(),
+            options,
+            refused: None,
+            work,
+        };
+        staging.check_replaced(layout, sources, out)?;
+        match resume {
+            Some(fingerprint) => staging.refused = kept::begin(&staging.work, fingerprint)?,
+            None => staging.work.begin_anew()?,
+        }
+        for file in &layout.files {
+            let staged = staging.stage(file)?;
+            staging.files.push(staged);
+        }
+        if matches!(destination, Destination::Folder(_)) {
+            for file in &layout.companions {
+                let staged = staging.stage(file)?;
+                staging.companions.push(staged);
+            }
+        }
+        if let Some(index) = &layout.index {
+            let pieces = vec![(0, index.bytes.clone())];
+            let (name, size) = (index.name.clone(), index.bytes.len() as u64);
+            let file = OutputFile { name, pieces, size, checksums: Vec::new() };
+            staging.index = Some(staging.stage(&file)?);
+        }
+        Ok(staging)
+    }
+
+    /// Returns the path that an output will have.
+    fn target_of(&self, name: &str) -> PathBuf {
+        match &self.destination {
+            Destination::File(path) => path.clone(),
+            Destination::Folder(path) => path.join(name),
+        }
+    }
+
+    /// Refuses to touch what is not to be touched, and finds the older checkpoint of a folder.
+    fn check_replaced(
+        &mut self,
+        layout: &OutputLayout,
+        sources: &[PathBuf],
+        mut out: Collector,
+    ) -> Result<(), Errors> {
+        if matches!(self.place, Place::New) {
+            return Ok(());
+        }
+        let names = layout.files.iter().chain(&layout.companions).map(|file| &file.name);
+        let names = names.chain(layout.index.iter().map(|index| &index.name));
+        let outputs: Vec<PathBuf> = match &self.destination {
+            Destination::File(path) => vec![path.clone()],
+            Destination::Folder(_) => names.map(|name| self.target_of(name)).collect(),
+        };
+        if let Destination::Folder(folder) = &self.destination.clone() {
+            self.find_old(folder, layout.format, &outputs);
+        }
+        let old = self.old_index.iter().chain(&self.old_files).map(|name| self.target_of(name));
+        let touched: BTreeSet<PathBuf> =
+            outputs.iter().cloned().chain(old).filter(|path| is_there(path)).collect();
+        for path in &touched {
+            if let Some(source) = sources.iter().find(|source| is_same(path, source)) {
+                let message = if path == source {
+                    "a source file would be replaced or removed".to_owned()
+                } else {
+                    format!("it is the source file `{}` under another name", shown(&source.to_string_lossy()))
+                };
+                let diagnostic = Diagnostic::error("publish/over-source", message).file(path);
+                out.push(diagnostic.help("write to another folder"));
+            } else if path.is_dir() {
+                out.push(Diagnostic::error("publish/exists", "a folder is in the way").file(path));
+            } else if !self.options.force {
+                let name = shown(&path.file_name().unwrap_or_default().to_string_lossy());
+                let message = if outputs.contains(path) {
+                    format!("`{name}` exists already")
+                } else {
+                    format!("`{name}` exists already, of a checkpoint that would mix with the new one")
+                };
+                let diagnostic = Diagnostic::error("publish/exists", message).file(path);
+                out.push(diagnostic.help("give `--force` to replace it, or write to another place"));
+            }
+        }
+        let destination = self.destination.path();
+        if let Some(source) = sources.iter().find(|source| source.is_dir() && is_same(destination, source)) {
+            let diagnostic = Diagnostic::error("publish/over-source", "the destination is the source folder");
+            out.push(diagnostic.file(source).help("write to another folder"));
+        }
+        out.finish(()).map(|_| ())
+    }
+
+    /// Finds the older checkpoint of a folder, which beside the new one would make a mix.
+    fn find_old(&mut self, folder: &Path, format: Format, outputs: &[PathBuf]) {
+        let mut old = BTreeSet::new();
+        let index = index_name(format);
+        if is_there(&folder.join(&index)) {
+            // Sound names only, and plain ones: this is about removing files.
+            let names = named_shards(&folder.join(&index)).into_iter();
+            let ending = Path::new(single_name(format)).extension();
+            old.extend(names.filter(|name| !name.contains('/') && Path::new(name).extension() == ending));
+            self.old_index = Some(index);
+        }
+        old.insert(single_name(format).to_owned());
+        let is_old = |name: &String| {
+            let path = folder.join(name);
+            is_there(&path) && !outputs.contains(&path)
+        };
+        self.old_files = old.into_iter().filter(is_old).collect();
+    }
+
+    /// Makes one file, or opens the one that an earlier run has finished.
+    fn stage(&self, output: &OutputFile) -> Result<Staged, Errors> {
+        let target = self.target_of(&output.name);
+        let name = target.file_name().unwrap_or_default();
+        let path = self.work.new_folder().join(name);
+        let whole = kept::whole(&self.work, &output.name, output.size);
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(|error| io_error(&target, "create it", &error))?;
+        let staged = Staged { file, path, size: output.size, target, whole };
+        if staged.whole.is_none() {
+            staged.fill(output)?;
+        }
+        Ok(staged)
+    }
+
+    /// Writes bytes `offset` bytes into a file, counted as in [`Staging::create`]; any number of threads may
+    /// do so.
+    ///
+    /// # Errors
+    /// Returns what the system reports, and [`io::ErrorKind::InvalidInput`] for a place outside the file.
+    pub fn write_all_at(&self, file: usize, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let staged = self.files.get(file);
+        let inside =
+            |staged: &&Staged| offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= staged.size);
+        let Some(staged) = staged.filter(inside) else {
+            let message = format!("{} bytes at {offset} lie outside file {file} of the output", bytes.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        };
+        write_all_at(&staged.file, offset, bytes)
+    }
+
+    /// Reads bytes of a file back, counted as in [`Staging::write_all_at`].
+    pub(super) fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let staged = self.files.get(file).ok_or(io::ErrorKind::InvalidInput)?;
+        read_exact_at(&staged.file, offset, buffer)
+    }
+
+    /// Returns the path that a file will have.
+    pub(super) fn target(&self, file: usize) -> &Path {
+        self.files.get(file).map_or(self.destination.path(), |staged| &staged.target)
+    }
+
+    /// Returns where the output goes.
+    pub fn destination(&self) -> &Destination {
+        &self.destination
+    }
+
+    /// Returns the files' temporary paths, for reading them back before they are published.
+    pub fn temporary_paths(&self) -> Vec<PathBuf> {
+        self.files.iter().map(|staged| staged.path.clone()).collect()
+    }
+
+    /// Throws everything away, also what [`Staging::finished`] has recorded.
+    pub fn discard(mut self) {
+        self.work.leave = Leave::Nothing;
+    }
+
+    /// Gives the files their names and returns these, the index last.
+    ///
+    /// # Errors
+    /// Returns `publish/exists` for a file that appeared in the meantime, without [`PublishOptions::force`],
+    /// and `publish/io` for what the system reports. The destination is what it was before then.
+    pub fn publish(mut self) -> Result<Vec<PathBuf>, Errors> {
+        if self.options.sync {
+            for staged in self.files.iter().chain(&self.companions).chain(&self.index) {
+                let synced = staged.file.sync_all();
+                synced.map_err(|error| io_error(&staged.target, "write it to the disk", &error))?;
+            }
+            sync_folder(&self.work.new_folder(), self.options)?;
+        }
+        let targets: Vec<PathBuf> =
+            self.files.iter().chain(&self.index).map(|staged| staged.target.clone()).collect();
+        // Closed: Windows renames no folder with open files in it.
+        let files = self.files.drain(..).chain(self.companions.drain(..)).chain(self.index.take());
+        let placed: Vec<(PathBuf, PathBuf)> = files.map(|staged| (staged.path, staged.target)).collect();
+        let path = self.destination.path().to_owned();
+        match self.place.clone() {
+            Place::File => self.put_one(&placed, &parent(&path))?,
+            Place::New => {
+                // An empty folder that appeared in the meantime is replaced on Unix.
+                let renamed = fs::rename(self.work.new_folder(), &path);
+                renamed.map_err(|error| name_error(&path, &error))?;
+                sync_folder(&parent(&path), self.options)?;
+            }
+            Place::Folder(folder) => self.publish_into(&folder, &placed)?,
+        }
+        self.work.leave = Leave::Nothing;
+        Ok(targets)
+    }
+
+    /// Publishes by a single rename.
+    fn put_one(&self, placed: &[(PathBuf, PathBuf)], folder: &Path) -> Result<(), Errors> {
+        for (path, target) in placed {
+            put(path, target, self.options.force).map_err(|error| name_error(target, &error))?;
+        }
+        sync_folder(folder, self.options)
+    }
+
+    /// Publishes into a folder that was there before.
+    fn publish_into(&mut self, folder: &Path, placed: &[(PathBuf, PathBuf)]) -> Result<(), Errors> {
+        let old: Vec<String> = self.old_index.iter().chain(&self.old_files).cloned().collect();
+        if placed.len() == 1 && old.is_empty() {
+            return self.put_one(placed, folder);
+        }
+        let name_of = |(path, _): &(PathBuf, PathBuf)| {
+            path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        };
+        let placed_names: Vec<String> = placed.iter().map(name_of).collect();
+        let mut replaced = old;
+        for (name, (_, target)) in placed_names.iter().zip(placed) {
+            let Ok(there) = folder.join(name).symlink_metadata() else { continue };
+            if there.is_dir() || !self.options.force && !replaced.contains(name) {
+                return Err(appeared(target).into());
+            }
+            if !replaced.contains(name) {
+                replaced.push(name.clone());
+            }
+        }
+        let record = Record { replaced, placed: placed_names, exchanged: None };
+        if !exchange::publish(&mut self.work, folder, &record, self.options)? {
+            in_place::publish(&mut self.work, folder, &record, self.options)?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks at the destination, and opens the folder to work in.
+fn open(destination: &Destination) -> Result<(Place, Work), Errors> {
+    match destination {
+        Destination::File(path) => {
+            existing_folder(&parent(path))?;
+            Ok((Place::File, Work::beside(path)?))
+        }
+        Destination::Folder(path) if path.is_dir() => {
+            let real = path.canonicalize().map_err(|error| io_error(path, "look at the folder", &error))?;
+            let work = Work::of_folder(&real)?;
+            Ok((Place::Folder(real), work))
+        }
+        Destination::Folder(path) => {
+            if is_there(path) {
+                let diagnostic =
+                    Diagnostic::error("publish/not-a-folder", "it is there already and is not a folder");
+                let help = "name a folder, or a file that ends in `.safetensors`";
+                return Err(diagnostic.file(path).help(help).into());
+            }
+            existing_folder(&parent(path))?;
+            Ok((Place::New, Work::beside(path)?))
+        }
+    }
+}
+
+impl super::WriteAt for Staging {
+    fn write_all_at(&self, file: usize, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        Staging::write_all_at(self, file, offset, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

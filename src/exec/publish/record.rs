@@ -1,0 +1,116 @@
+//! The record of a publication that has begun, by which the next run can finish it.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::system::{io_error, sync_folder};
+use super::work::{Leave, Work};
+use super::{PublishOptions, exchange, in_place};
+use crate::diag::{Diagnostic, Errors};
+
+/// What a publication into a folder replaces and puts there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// The names of what goes, the index first: a reader finds nothing rather than a mix.
+    pub(super) replaced: Vec<String>,
+    /// The names of what comes, the index last.
+    pub(super) placed: Vec<String>,
+    /// Device and inode of the new folder, where two folders are exchanged.
+    pub(super) exchanged: Option<(u64, u64)>,
+}
+
+impl Record {
+    fn path(work: &Work) -> PathBuf {
+        work.join("publication.json")
+    }
+
+    /// Writes it; from here on the next run finishes what this one does not.
+    pub(super) fn write(&self, work: &Work, options: PublishOptions) -> Result<(), Errors> {
+        write_json(&Record::path(work), self, options.sync)?;
+        sync_folder(work.path(), options)
+    }
+
+    /// Removes it, if there is one.
+    pub(super) fn remove(work: &Work) -> io::Result<()> {
+        match fs::remove_file(Record::path(work)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn read(work: &Work) -> Result<Option<Record>, Errors> {
+        let path = Record::path(work);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io_error(&path, "read it", &error).into()),
+        };
+        let record: Option<Record> = serde_json::from_str(&text).ok();
+        // It names files that will be removed: plain names alone.
+        let plain = |name: &String| Path::new(name).file_name().is_some_and(|last| last == name.as_str());
+        match record.filter(|record| record.replaced.iter().chain(&record.placed).all(plain)) {
+            Some(record) => Ok(Some(record)),
+            None => {
+                let message = "the record of an interrupted publication cannot be read";
+                let help = "look at the folder that it lies in, then remove that folder";
+                Err(Diagnostic::error("publish/record", message).file(&path).help(help).into())
+            }
+        }
+    }
+}
+
+/// Finishes a publication into a folder that an earlier run has begun; returns whether there was one. There is no folder
+/// where the destination is none any more.
+pub(super) fn finish(
+    work: &mut Work,
+    folder: Option<&Path>,
+    options: PublishOptions,
+) -> Result<bool, Errors> {
+    // An error is not to cost what is still to be put in its place.
+    let leave = std::mem::replace(&mut work.leave, Leave::Everything);
+    let Some(record) = Record::read(work)? else {
+        work.leave = leave;
+        return Ok(false);
+    };
+    let Some(folder) = folder else { return Err(lost(work)) };
+    let finished = match record.exchanged {
+        Some(new) => exchange::finish(work, folder, &record, new)?,
+        None => {
+            in_place::forward(work, folder, &record, options.force)?;
+            true
+        }
+    };
+    if finished {
+        // Of what `--resume` had kept nothing is left: it has been published.
+        work.begin_anew()?;
+    } else {
+        Record::remove(work).map_err(|error| io_error(&Record::path(work), "remove it", &error))?;
+    }
+    work.leave = leave;
+    Ok(finished)
+}
+
+/// Describes a publication whose folders are not where they were.
+pub(super) fn lost(work: &Work) -> Errors {
+    let message = "an interrupted publication cannot be finished, for its folder is another now";
+    let help =
+        "this holds the old checkpoint, the new one, or a part of either; take what you need and remove it";
+    Diagnostic::error("publish/record", message).file(work.path()).help(help).into()
+}
+
+/// Writes a small JSON file in one step.
+pub(super) fn write_json(path: &Path, value: &impl Serialize, sync: bool) -> Result<(), Errors> {
+    let temporary = path.with_extension("tmp");
+    let write = || -> io::Result<()> {
+        let mut file = File::create(&temporary)?;
+        file.write_all(&serde_json::to_vec(value)?)?;
+        if sync {
+            file.sync_all()?;
+        }
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|error| io_error(path, "write it", &error).into())
+}

@@ -1,0 +1,164 @@
+//! What the file system is asked for, and what its refusals are called.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::PublishOptions;
+use crate::diag::{Diagnostic, Errors};
+
+/// Describes a failure of the file system while writing; `action` completes "cannot …".
+pub fn io_error(path: &Path, action: &str, error: &io::Error) -> Diagnostic {
+    let diagnostic = Diagnostic::error("publish/io", format!("cannot {action}: {error}")).file(path);
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            diagnostic.help("free some space, or write to another disk")
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            diagnostic.help("write to a folder that you may write to")
+        }
+        _ => diagnostic,
+    }
+}
+
+/// Describes why a file or folder did not get its name.
+pub(super) fn name_error(path: &Path, error: &io::Error) -> Diagnostic {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotADirectory => {
+            appeared(path)
+        }
+        _ => io_error(path, "rename the finished output to it", error),
+    }
+}
+
+/// Describes a file that was not there when the conversion began.
+pub(super) fn appeared(path: &Path) -> Diagnostic {
+    let diagnostic = Diagnostic::error("publish/exists", "it appeared while the conversion ran");
+    diagnostic.file(path).help("give `--force` to replace it, or write to another place")
+}
+
+/// Gives a file its name in one step. What has the name already is replaced, or is the error
+/// [`io::ErrorKind::AlreadyExists`].
+pub(super) fn put(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
+    if replace {
+        return fs::rename(from, to);
+    }
+    match rename_new(from, to) {
+        // A file system without such a rename.
+        Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput) => {
+            fs::hard_link(from, to)?;
+            fs::remove_file(from)
+        }
+        result => result,
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    rename_with(from, to, rustix::fs::RenameFlags::NOREPLACE)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn rename_new(_from: &Path, _to: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Exchanges what two names stand for, in one step.
+#[cfg(target_os = "linux")]
+pub(super) fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    rename_with(one, other, rustix::fs::RenameFlags::EXCHANGE)
+}
+
+/// Exchanges what two names stand for, in one step.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn exchange(_one: &Path, _other: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(target_os = "linux")]
+fn rename_with(from: &Path, to: &Path, flags: rustix::fs::RenameFlags) -> io::Result<()> {
+    use rustix::fs::{CWD, renameat_with};
+    Ok(renameat_with(CWD, from, CWD, to, flags)?)
+}
+
+/// Returns whether a folder has access lists or attributes of its own, which a new folder would lack.
+#[cfg(target_os = "linux")]
+pub(super) fn has_attributes(folder: &Path) -> bool {
+    let mut names = vec![0_u8; 4096];
+    let length = match rustix::fs::listxattr(folder, &mut names[..]) {
+        Ok(length) => length,
+        // A file system without attributes.
+        Err(error) => return error != rustix::io::Errno::NOTSUP,
+    };
+    // The system gives this one to every file.
+    names[..length].split(|&byte| byte == 0).any(|name| !name.is_empty() && name != b"security.selinux")
+}
+
+/// Returns whether a folder has access lists or attributes of its own, which a new folder would lack.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn has_attributes(_folder: &Path) -> bool {
+    true
+}
+
+/// Returns the folder that holds a path.
+pub(super) fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+        // Only `/` and the like have none, and they exist.
+        parent => parent.unwrap_or(path).to_owned(),
+    }
+}
+
+pub(super) fn existing_folder(folder: &Path) -> Result<PathBuf, Errors> {
+    match fs::metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => Ok(folder.to_owned()),
+        Ok(_) => Err(Diagnostic::error("publish/not-a-folder", "it is not a folder").file(folder).into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let diagnostic =
+                Diagnostic::error("publish/no-folder", "the folder for the output does not exist");
+            Err(diagnostic.file(folder).help("create it first").into())
+        }
+        Err(error) => Err(io_error(folder, "look at the folder", &error).into()),
+    }
+}
+
+/// Returns whether something has that name, be it a dangling link.
+pub(super) fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
+/// Returns whether two paths lead to one file, through links of any kind.
+#[cfg(unix)]
+pub(super) fn is_same(first: &Path, second: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).ok().as_ref().and_then(identity);
+    identity(first).is_some_and(|first| Some(first) == identity(second))
+}
+
+/// Returns whether two paths lead to one file, through symbolic links.
+#[cfg(not(unix))]
+pub(super) fn is_same(first: &Path, second: &Path) -> bool {
+    first.canonicalize().is_ok_and(|first| second.canonicalize().is_ok_and(|second| first == second))
+}
+
+/// Returns what tells a file from every other, whatever its name: device and inode.
+#[cfg(unix)]
+pub(super) fn identity(metadata: &fs::Metadata) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// Returns what tells a file from every other, whatever its name; the standard library has nothing of the kind here.
+#[cfg(not(unix))]
+pub(super) fn identity(_metadata: &fs::Metadata) -> Option<(u64, u64)> {
+    None
+}
+
+/// Waits until the names in a folder are on the disk, where that is asked for.
+pub(super) fn sync_folder(folder: &Path, options: PublishOptions) -> Result<(), Errors> {
+    // Windows opens no folder as a file, and writes names through its journal.
+    if !options.sync || cfg!(windows) {
+        return Ok(());
+    }
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|error| io_error(folder, "write the folder to the disk", &error).into())
+}
