@@ -2,7 +2,7 @@
 
 mod attention;
 mod companions;
-mod random;
+pub(crate) mod random;
 mod resume;
 mod weigh;
 

@@ -229,13 +229,16 @@ fn fulfil(check: &Check, catalog: &Catalog, made: &mut BTreeMap<usize, Vec<u8>>)
         }
     }
 }
+
 /// Finds a tensor's bytes.
-type Find<'a> = Box<dyn Fn(&TensorMeta) -> Option<&'a [u8]> + Sync + 'a>;
+pub(crate) type Find<'a> = Box<dyn Fn(&TensorMeta) -> Option<&'a [u8]> + Sync + 'a>;
 
 /// Tensors in memory.
-struct MemoryWeights<'a> {
-    names: FxHashMap<String, TensorMeta>,
-    read: Find<'a>,
+pub(crate) struct MemoryWeights<'a> {
+    /// By the names that the layout's templates write.
+    pub(crate) names: FxHashMap<String, TensorMeta>,
+    /// Their bytes.
+    pub(crate) read: Find<'a>,
 }
 
 impl Weights for MemoryWeights<'_> {
@@ -252,7 +255,7 @@ impl Weights for MemoryWeights<'_> {
 }
 
 /// Random source tensors, as the execution reads them: each is a file of its own.
-struct Memory<'a>(&'a BTreeMap<usize, Vec<u8>>);
+pub(crate) struct Memory<'a>(pub(crate) &'a BTreeMap<usize, Vec<u8>>);
 
 impl ReadAt for Memory<'_> {
     fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
@@ -264,7 +267,7 @@ impl ReadAt for Memory<'_> {
 }
 
 /// The output in memory.
-struct Output(Mutex<Vec<u8>>);
+pub(crate) struct Output(pub(crate) Mutex<Vec<u8>>);
 
 impl WriteAt for Output {
     fn write_all_at(&self, _: usize, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -275,7 +278,7 @@ impl WriteAt for Output {
 }
 
 /// Nobody watches.
-struct Silent;
+pub(crate) struct Silent;
 
 impl Progress for Silent {
     fn advance(&self, _: u64) {}

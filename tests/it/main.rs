@@ -4,6 +4,7 @@ mod architecture;
 mod authoring;
 mod cases;
 mod cases_formats;
+mod check;
 mod cli;
 mod companions;
 mod corpus;

@@ -1,0 +1,251 @@
+//! What can be told of a mapping from its text: parameters without a place, axes that nothing uses, names that two rules
+//! match.
+
+use std::collections::BTreeSet;
+
+use super::compute::rules_of;
+use super::overlap::common_name;
+use crate::diag::Diagnostic;
+use crate::mapping::arith::Formula;
+use crate::mapping::forward::{Cut, Forward};
+use crate::mapping::{Axis, Layout, Mapping, Rule, exclude_each_other};
+use crate::notation::{AxisName, Dim, DimKind, Term, for_each_axis};
+use crate::verify::naive::Reader;
+
+/// Checks the family, and those of its layouts that the file itself has.
+pub(super) fn check(mapping: &Mapping, own: &[&Layout], found: &mut Vec<Diagnostic>) {
+    for layout in own {
+        check_params(mapping, layout, found);
+        check_forwards(layout, found);
+        check_names(layout, found);
+        for rule in &layout.rules {
+            check_axes(mapping, layout, rule, found);
+        }
+    }
+    check_unused(mapping, own, found);
+}
+
+/// Returns whether a place is in the checked file, and not in the built-in one that it extends.
+fn is_own(mapping: &Mapping, span: &crate::span::Span) -> bool {
+    span.source == mapping.source
+}
+
+fn check_params(mapping: &Mapping, layout: &Layout, found: &mut Vec<Diagnostic>) {
+    let required = mapping.params.iter().filter(|(_, param)| !param.optional && !param.absent_zeros);
+    for (name, param) in required.filter(|(name, _)| !layout.holds(name)) {
+        found.push(
+            Diagnostic::error(
+                "lint/no-place",
+                format!("the layout `{}` has no tensor for `{name}`", layout.name),
+            )
+            .rule(&layout.span)
+            .related(&param.span, "it is required")
+            .help("add a rule for it, or declare the parameter `optional` or `\"absent\": \"zeros\"`"),
+        );
+    }
+}
+
+fn check_forwards(layout: &Layout, found: &mut Vec<Diagnostic>) {
+    for forward in layout.forwards.values() {
+        // A bias that the framework has as an option need not be there.
+        let projections = forward.products.iter().map(|product| &product.projection).chain(&forward.out);
+        let norms = [&forward.q_norm, &forward.k_norm].into_iter().flatten();
+        let weights = projections.map(|projection| &projection.weight);
+        for template in weights.chain(norms.filter_map(|norm| norm.weight.as_ref())) {
+            if rules_of(layout, template).is_empty() {
+                found.push(
+                    Diagnostic::error(
+                        "lint/forward-tensor",
+                        "`forward` names a tensor that no rule of the layout has",
+                    )
+                    .rule(&template.span)
+                    .related(&layout.span, "the layout")
+                    .help("write the name as the rule writes it"),
+                );
+            }
+        }
+    }
+}
+
+/// Two rules for one name, and rules that no config makes hold.
+fn check_names(layout: &Layout, found: &mut Vec<Diagnostic>) {
+    for (at, rule) in layout.rules.iter().enumerate() {
+        if exclude_each_other(&rule.when, &layout.when) {
+            found.push(
+                Diagnostic::warning(
+                    "lint/never",
+                    "this rule never holds: the layout's own `when` excludes it",
+                )
+                .rule(&rule.template.span)
+                .related(&layout.span, "the layout"),
+            );
+        }
+        for other in &layout.rules[..at] {
+            let (a, b) = (&rule.template, &other.template);
+            let alternatives = a.file == b.file && a.key == b.key;
+            if alternatives || exclude_each_other(&rule.when, &other.when) || a.is_within(b) || b.is_within(a)
+            {
+                continue;
+            }
+            if let Some(name) = common_name(a, b) {
+                found.push(
+                    Diagnostic::warning("lint/ambiguous", "two rules match some names, and neither is the more special")
+                        .rule(&a.span)
+                        .related(&b.span, "the other one")
+                        .found(format!("such as `{name}`"))
+                        .help("a checkpoint with such a name is refused; make one of the two templates more specific"),
+                );
+            }
+        }
+    }
+}
+
+/// Every axis of a parameter stands once in the name or in the shape of each of its tensors, as itself or in parts.
+fn check_axes(mapping: &Mapping, layout: &Layout, rule: &Rule, found: &mut Vec<Diagnostic>) {
+    let reader = Reader { mapping, layout };
+    let named: Vec<&str> = rule.template.axes().collect();
+    for_each_axis(&rule.expr.dims, &mut |axis, span| {
+        if let AxisName::Named(name) = axis
+            && named.contains(&name)
+        {
+            found.push(
+                Diagnostic::error("lint/axis-twice", format!("`{name}` stands in the name and in the shape"))
+                    .rule(span)
+                    .related(&rule.template.span, "the name")
+                    .help("an index stands in the one or in the other"),
+            );
+        }
+    });
+    let label = rule.expr.label.as_ref().and_then(|label| label.param.as_deref());
+    for param in rule.expr.params() {
+        let Some(declared) = mapping.params.get(param) else { continue };
+        let mut axes = named.clone();
+        under(&rule.expr.dims, label, param, &mut axes);
+        for axis in &declared.axes {
+            let has = axes.iter().any(|name| reader.related(axis, name));
+            let size = |name: &str| mapping.axis(layout, name).and_then(|axis| axis.size);
+            if !has && size(axis) != Some(1) {
+                found.push(
+                    Diagnostic::error(
+                        "lint/axis-missing",
+                        format!("`{param}` has an axis `{axis}`, which this tensor lacks"),
+                    )
+                    .rule(&rule.expr.span)
+                    .related(&declared.span, "the parameter")
+                    .expected(format!("`{axis}`, or its parts, in the name or in the shape"))
+                    .help("elements of it would have no place"),
+                );
+            }
+        }
+    }
+}
+
+/// Collects the axes of the blocks that hold a parameter, and of those around them.
+fn under<'a>(dims: &'a [Dim], label: Option<&str>, param: &str, axes: &mut Vec<&'a str>) {
+    for dim in dims {
+        match &dim.kind {
+            DimKind::Axis(name) if label.is_none_or(|label| label == param) => axes.push(name),
+            DimKind::Axis(_) | DimKind::Size(_) => {}
+            DimKind::Sum(terms) => {
+                for term in terms {
+                    let own = term.label.as_ref().map(|label| label.param.as_deref().unwrap_or("_"));
+                    under(&term.dims, own.or(label), param, axes);
+                }
+            }
+        }
+    }
+}
+
+/// Axes and parameters that nothing uses.
+fn check_unused(mapping: &Mapping, own: &[&Layout], found: &mut Vec<Diagnostic>) {
+    let mut shared: BTreeSet<&str> = BTreeSet::new();
+    for layout in mapping.layouts.values() {
+        shared.extend(used_in(layout));
+    }
+    shared.extend(mapping.params.values().flat_map(|param| param.axes.iter().map(String::as_str)));
+    shared.extend(parts(mapping.axes.values()));
+    for (name, axis) in &mapping.axes {
+        if is_own(mapping, &axis.span) && !shared.contains(name.as_str()) {
+            found.push(
+                Diagnostic::warning("lint/unused-axis", format!("nothing uses the axis `{name}`"))
+                    .rule(&axis.span),
+            );
+        }
+    }
+    for layout in own {
+        let mut used: BTreeSet<&str> = used_in(layout);
+        used.extend(mapping.params.values().flat_map(|param| param.axes.iter().map(String::as_str)));
+        used.extend(parts(mapping.axes.values()));
+        for (name, axis) in layout.axes.iter().filter(|(name, _)| !used.contains(name.as_str())) {
+            found.push(
+                Diagnostic::warning(
+                    "lint/unused-axis",
+                    format!("nothing in the layout uses its axis `{name}`"),
+                )
+                .rule(&axis.span),
+            );
+        }
+    }
+    for (name, param) in &mapping.params {
+        let is_held = mapping.layouts.values().any(|layout| layout.holds(name));
+        if is_own(mapping, &param.span) && !is_held {
+            found.push(
+                Diagnostic::warning("lint/unused-param", format!("no layout holds the parameter `{name}`"))
+                    .rule(&param.span),
+            );
+        }
+    }
+}
+
+fn parts<'a>(axes: impl Iterator<Item = &'a Axis>) -> BTreeSet<&'a str> {
+    let mut names = BTreeSet::new();
+    for term in axes.flat_map(|axis| axis.is.iter().flatten()) {
+        named(term, &mut names);
+    }
+    names
+}
+
+fn named<'a>(term: &'a Term, names: &mut BTreeSet<&'a str>) {
+    for_each_axis(&term.dims, &mut |axis, _| {
+        if let AxisName::Named(name) = axis {
+            names.insert(name);
+        }
+    });
+}
+
+/// Returns the axes that a layout's rules, definitions and formulas name.
+fn used_in(layout: &Layout) -> BTreeSet<&str> {
+    let mut names = parts(layout.axes.values());
+    let mut formulas: Vec<&Formula> = Vec::new();
+    for rule in &layout.rules {
+        names.extend(rule.template.axes().chain(rule.template.counts()));
+        for_each_axis(&rule.expr.dims, &mut |axis, _| {
+            if let AxisName::Named(name) = axis {
+                names.insert(name);
+            }
+        });
+        formulas.extend(rule.scale.iter().chain(&rule.offset));
+    }
+    formulas.extend(layout.defaults.values().map(|default| &default.value));
+    formulas.extend(layout.config.values().flat_map(|entry| entry.is.iter().chain(&entry.absent)));
+    for forward in layout.forwards.values() {
+        names.extend(["h", "g", "d", "dv"].map(|axis| forward.axis(axis)));
+        formulas.extend(formulas_of(forward));
+    }
+    names.extend(formulas.into_iter().flat_map(Formula::axes));
+    names
+}
+
+fn formulas_of(forward: &Forward) -> Vec<&Formula> {
+    let cuts = forward
+        .products
+        .iter()
+        .map(|product| &product.cut)
+        .chain(forward.biases.iter().map(|bias| &bias.cut));
+    let per = cuts.filter_map(|cut| match cut {
+        Cut::Per(formula) => Some(formula),
+        Cut::Blocks | Cut::PerHead | Cut::PerGroup => None,
+    });
+    let dims = forward.rotary.iter().filter_map(|rotary| rotary.dims.as_ref());
+    per.chain(dims).chain(&forward.scale).chain(&forward.kv_heads).collect()
+}
