@@ -165,9 +165,9 @@ impl Question {
         }
         if !self.stands_out() {
             return Decision::Abstains(format!(
-                "the weights do not stand out from rows in random order ({:.0} nats, of {:.0} that count): \
+                "they do not stand out from rows in random order ({:.0} nats, of {:.0} that count): \
                  untrained, or too few",
-                best.nats,
+                best.nats.max(0.0),
                 self.chance()
             ));
         }

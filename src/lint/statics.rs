@@ -8,9 +8,8 @@ use super::overlap::common_name;
 use crate::diag::Diagnostic;
 use crate::mapping::arith::Formula;
 use crate::mapping::forward::{Cut, Forward};
-use crate::mapping::{Axis, Layout, Mapping, Rule, exclude_each_other};
-use crate::notation::{AxisName, Dim, DimKind, Term, for_each_axis};
-use crate::verify::naive::Reader;
+use crate::mapping::{Axis, Layout, Mapping, exclude_each_other};
+use crate::notation::{AxisName, Term, for_each_axis};
 
 /// Checks the family, and those of its layouts that the file itself has.
 pub(super) fn check(mapping: &Mapping, own: &[&Layout], found: &mut Vec<Diagnostic>) {
@@ -18,9 +17,6 @@ pub(super) fn check(mapping: &Mapping, own: &[&Layout], found: &mut Vec<Diagnost
         check_params(mapping, layout, found);
         check_forwards(layout, found);
         check_names(layout, found);
-        for rule in &layout.rules {
-            check_axes(mapping, layout, rule, found);
-        }
     }
     check_unused(mapping, own, found);
 }
@@ -95,62 +91,6 @@ fn check_names(layout: &Layout, found: &mut Vec<Diagnostic>) {
                         .found(format!("such as `{name}`"))
                         .help("a checkpoint with such a name is refused; make one of the two templates more specific"),
                 );
-            }
-        }
-    }
-}
-
-/// Every axis of a parameter stands once in the name or in the shape of each of its tensors, as itself or in parts.
-fn check_axes(mapping: &Mapping, layout: &Layout, rule: &Rule, found: &mut Vec<Diagnostic>) {
-    let reader = Reader { mapping, layout };
-    let named: Vec<&str> = rule.template.axes().collect();
-    for_each_axis(&rule.expr.dims, &mut |axis, span| {
-        if let AxisName::Named(name) = axis
-            && named.contains(&name)
-        {
-            found.push(
-                Diagnostic::error("lint/axis-twice", format!("`{name}` stands in the name and in the shape"))
-                    .rule(span)
-                    .related(&rule.template.span, "the name")
-                    .help("an index stands in the one or in the other"),
-            );
-        }
-    });
-    let label = rule.expr.label.as_ref().and_then(|label| label.param.as_deref());
-    for param in rule.expr.params() {
-        let Some(declared) = mapping.params.get(param) else { continue };
-        let mut axes = named.clone();
-        under(&rule.expr.dims, label, param, &mut axes);
-        for axis in &declared.axes {
-            let has = axes.iter().any(|name| reader.related(axis, name));
-            let size = |name: &str| mapping.axis(layout, name).and_then(|axis| axis.size);
-            if !has && size(axis) != Some(1) {
-                found.push(
-                    Diagnostic::error(
-                        "lint/axis-missing",
-                        format!("`{param}` has an axis `{axis}`, which this tensor lacks"),
-                    )
-                    .rule(&rule.expr.span)
-                    .related(&declared.span, "the parameter")
-                    .expected(format!("`{axis}`, or its parts, in the name or in the shape"))
-                    .help("elements of it would have no place"),
-                );
-            }
-        }
-    }
-}
-
-/// Collects the axes of the blocks that hold a parameter, and of those around them.
-fn under<'a>(dims: &'a [Dim], label: Option<&str>, param: &str, axes: &mut Vec<&'a str>) {
-    for dim in dims {
-        match &dim.kind {
-            DimKind::Axis(name) if label.is_none_or(|label| label == param) => axes.push(name),
-            DimKind::Axis(_) | DimKind::Size(_) => {}
-            DimKind::Sum(terms) => {
-                for term in terms {
-                    let own = term.label.as_ref().map(|label| label.param.as_deref().unwrap_or("_"));
-                    under(&term.dims, own.or(label), param, axes);
-                }
             }
         }
     }

@@ -171,13 +171,16 @@ fn mistakes_of_the_text_are_found() {
     let params = json!({ "q": "l h d e", "k": { "axes": "l h d e", "optional": true } });
     for (code, layouts) in [
         ("lint/no-place", json!({ "a": { "tensors": { "l.{l}.k": "k: (h d) e" } } })),
-        ("lint/axis-twice", json!({ "a": { "tensors": { "l.{l}.q": "q: l (h d) e" } } })),
-        ("lint/axis-missing", json!({ "a": { "tensors": { "l.{l}.q": "q: d e" } } })),
         ("lint/same-name", json!({ "a": { "tensors": { "q.{l}": "q: (h d) e", "q.{h}": "k: l d e" } } })),
     ] {
         let report = checked("m", &file(params.clone(), layouts)).expect("reads");
         assert!(codes(&report).contains(&code), "{code}: {:?}", report.findings);
         assert!(!report.is_right(), "{code}");
+    }
+    for expression in ["q: l (h d) e", "q: d e"] {
+        let wrong =
+            checked("m", &file(params.clone(), json!({ "a": { "tensors": { "l.{l}.q": expression } } })));
+        assert!(wrong.is_err(), "{expression}: {wrong:?}");
     }
     for (code, axes, layouts) in [
         ("lint/unused-axis", json!({ "z": "nothing" }), json!({ "l.{l}.q": "q: (h d) e" })),
