@@ -25,18 +25,18 @@ use crate::kit::{Nobody, Tensor, Tensors, width, write};
 /// A model of tiny odd sizes.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Model {
+pub(crate) struct Model {
     /// The family.
-    mapping: String,
+    pub(crate) mapping: String,
     /// The layout of `tensors`.
-    layout: String,
+    pub(crate) layout: String,
     /// The config beside them.
     config: Option<serde_json::Value>,
     /// Sizes that nothing tells.
     #[serde(default)]
-    axes: BTreeMap<String, u64>,
+    pub(crate) axes: BTreeMap<String, u64>,
     /// The layouts that the model can be in.
-    layouts: Vec<String>,
+    pub(crate) layouts: Vec<String>,
     tensors: BTreeMap<String, Meta>,
 }
 
@@ -51,7 +51,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/families")
 }
 
-fn models() -> Vec<(String, Model)> {
+pub(crate) fn models() -> Vec<(String, Model)> {
     let mut models: Vec<(String, Model)> = std::fs::read_dir(folder())
         .expect("the folder")
         .map(|entry| entry.expect("an entry").path())
@@ -96,7 +96,7 @@ fn filled(model: &Model) -> Tensors {
 }
 
 /// Reads the config beside a checkpoint as the command line does: by the name that the layout's framework gives it first.
-fn config_in(folder: &Path, config_file: &str) -> Option<Config> {
+pub(crate) fn config_in(folder: &Path, config_file: &str) -> Option<Config> {
     let names = [config_file, "config.json", "params.json"];
     let name = names.iter().find(|name| folder.join(name).is_file())?;
     let text = std::fs::read_to_string(folder.join(name)).expect("readable");
@@ -171,7 +171,7 @@ fn contents(model: &Model, layout: &str, path: &Path) -> Vec<(String, Dtype, Vec
 }
 
 /// Writes a model's own checkpoint.
-fn write_base(model: &Model, folder: &Path) {
+pub(crate) fn write_base(model: &Model, folder: &Path) {
     std::fs::create_dir(folder).expect("a folder");
     write(&folder.join("model.safetensors"), &filled(model), &[]);
     if let Some(config) = &model.config {

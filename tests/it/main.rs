@@ -19,6 +19,7 @@ mod format_numpy;
 mod format_pytorch;
 mod format_tensorflow;
 mod guide;
+mod infer;
 mod inspect;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod interrupt;

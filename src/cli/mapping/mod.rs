@@ -23,7 +23,7 @@ pub(super) enum MappingCommand {
     /// Checks a mapping file without any checkpoint; example: qkvconv mapping check my-model.json
     Check(check::CheckArgs),
     /// Finds the rules from two checkpoints that hold the same weights; example: qkvconv mapping infer a.safetensors b.safetensors
-    Infer(infer::InferArgs),
+    Infer(Box<infer::InferArgs>),
     /// Writes a starting mapping file from the names of a checkpoint; example: qkvconv mapping new --from model.safetensors
     New(draft::DraftArgs),
     /// Prints the JSON Schema of mapping files; example: qkvconv mapping schema
