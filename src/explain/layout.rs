@@ -162,7 +162,9 @@ fn axes(mapping: &Mapping, layout: &Layout) -> Vec<String> {
     let own = layout.axes.keys().filter(|name| !mapping.axes.contains_key(*name));
     let mut lines = Vec::new();
     for name in mapping.axes.keys().chain(own) {
-        if !used.contains(name) && !layout.axes.contains_key(name) {
+        let is_told =
+            used.contains(name) || layout.axes.contains_key(name) || layout.config.contains_key(name);
+        if !is_told {
             continue;
         }
         let Some(axis) = mapping.axis(layout, name) else { continue };
