@@ -8,6 +8,7 @@ use super::pair::Pair;
 use super::{DropReason, Dropped};
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, nearest};
+use crate::fold::pattern;
 use crate::mapping::key::{Captures, Template};
 use crate::mapping::{Condition, Layout, Mapping, Unmapped};
 
@@ -118,8 +119,11 @@ pub(crate) fn sort_out(
     if keys.matched.is_empty() {
         nothing_matched(mapping, layout, catalog, &names, &keys, errors);
     } else if mapping.unmapped == Unmapped::Error && !options.allows(Allow::Unmatched) {
+        // Names that differ in their numbers alone are as near to the same rule.
+        let mut near: FxHashMap<String, Option<&Template>> = FxHashMap::default();
         for (tensor, name) in &unmatched {
-            errors.push(unmatched_tensor(layout, catalog, *tensor, name));
+            let near = *near.entry(pattern(name)).or_insert_with(|| nearest_rule(layout, name));
+            errors.push(unmatched_tensor(layout, catalog, *tensor, near));
         }
     }
     keys.kept = unmatched;
@@ -241,7 +245,7 @@ fn nothing_matched(
         .file(&catalog.path)
         .rule(&layout.span);
     let taken: Vec<&String> = {
-        let gone: Vec<usize> = keys.dropped.iter().map(|dropped| dropped.tensor).collect();
+        let gone: FxHashSet<usize> = keys.dropped.iter().map(|dropped| dropped.tensor).collect();
         names.iter().enumerate().filter(|(tensor, _)| !gone.contains(tensor)).map(|(_, name)| name).collect()
     };
     let counted = mapping.layouts.values().filter(|other| other.name != layout.name).map(|other| {
@@ -288,14 +292,23 @@ fn nearest_pair<'a>(layout: &'a Layout, names: &[&'a String]) -> Option<(&'a str
     })
 }
 
-fn unmatched_tensor(layout: &Layout, catalog: &Catalog, tensor: usize, name: &str) -> Diagnostic {
+fn nearest_rule<'a>(layout: &'a Layout, name: &str) -> Option<&'a Template> {
+    let shapes: FxHashMap<String, &Template> =
+        layout.rules.iter().map(|rule| (print_as(&rule.template, name), &rule.template)).collect();
+    let near = nearest(name, shapes.keys().map(String::as_str))?;
+    shapes.get(near).copied()
+}
+
+fn unmatched_tensor(
+    layout: &Layout,
+    catalog: &Catalog,
+    tensor: usize,
+    near: Option<&Template>,
+) -> Diagnostic {
     let error = Diagnostic::error("bind/unmatched", "no rule matches this tensor")
         .file(&catalog.path)
         .tensor(&catalog.tensors[tensor].key)
         .rule(&layout.span);
-    let shapes: FxHashMap<String, &Template> =
-        layout.rules.iter().map(|rule| (print_as(&rule.template, name), &rule.template)).collect();
-    let near = nearest(name, shapes.keys().map(String::as_str)).and_then(|shape| shapes.get(shape));
     match near {
         Some(template) => error.help(format!(
             "the nearest rule is `{template}`; leave the tensor out with --drop, or pass it through with --allow unmatched"

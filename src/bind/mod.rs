@@ -25,7 +25,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
@@ -191,15 +191,38 @@ struct Held {
 /// Indices along axes, in order of the axes.
 type Indices = Vec<(AxisId, u64)>;
 
-/// Module, parameter and the indices that tell its instances apart.
-type InstanceKey = (u32, ParamId, Indices);
+/// A map that keeps its order.
+type OrderedMap<K, V> = indexmap::IndexMap<K, V, FxBuildHasher>;
+
+/// A set that keeps its order.
+type OrderedSet<T> = indexmap::IndexSet<T, FxBuildHasher>;
+
+/// Lists of indices by number, so that each is kept and hashed once however many things stand under it.
+#[derive(Default)]
+struct Tuples(FxHashMap<Indices, u32>);
+
+impl Tuples {
+    fn find(&self, values: &[(AxisId, u64)]) -> Option<u32> {
+        self.0.get(values).copied()
+    }
+
+    fn number(&mut self, values: &[(AxisId, u64)]) -> u32 {
+        self.find(values).unwrap_or_else(|| {
+            let next = self.0.len() as u32;
+            self.0.insert(values.to_vec(), next);
+            next
+        })
+    }
+}
 
 /// The instances of parameters, as they are found.
 #[derive(Default)]
 struct Instances {
-    ids: FxHashMap<InstanceKey, usize>,
+    tuples: Tuples,
+    /// By module, parameter and the number of the indices that tell its instances apart.
+    ids: FxHashMap<(u32, ParamId, u32), usize>,
     /// Per instance: module, parameter and instance indices.
-    all: Vec<InstanceKey>,
+    all: Vec<(u32, ParamId, Indices)>,
     /// Per instance: the source tensors, indices into the catalog.
     tensors: Vec<Vec<usize>>,
     /// The instances of each parameter of each module.
@@ -208,10 +231,10 @@ struct Instances {
 
 impl Instances {
     fn add(&mut self, module: u32, param: ParamId, values: &[(AxisId, u64)], tensor: usize) -> usize {
-        let key = (module, param, values.to_vec());
-        let id = *self.ids.entry(key.clone()).or_insert(self.all.len());
+        let key = (module, param, self.tuples.number(values));
+        let id = *self.ids.entry(key).or_insert(self.all.len());
         if id == self.all.len() {
-            self.all.push(key);
+            self.all.push((module, param, values.to_vec()));
             self.tensors.push(Vec::new());
             self.by_module.entry((module, param)).or_default().push(id);
         }
@@ -220,7 +243,7 @@ impl Instances {
     }
 
     fn find(&self, module: u32, param: ParamId, values: &[(AxisId, u64)]) -> Option<usize> {
-        self.ids.get(&(module, param, values.to_vec())).copied()
+        self.ids.get(&(module, param, self.tuples.find(values)?)).copied()
     }
 }
 

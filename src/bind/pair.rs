@@ -74,7 +74,7 @@ pub(crate) struct Pair<'a> {
     pub(crate) source_rules: Vec<PreparedRule>,
     pub(crate) target_rules: Vec<PreparedRule>,
     names: Vec<String>,
-    literals: Vec<Option<u64>>,
+    fixed: Vec<Option<u64>>,
     ids: FxHashMap<String, AxisId>,
     per_parameter: Vec<bool>,
     /// Per side and axis: the definition in stored order.
@@ -95,7 +95,7 @@ impl<'a> Pair<'a> {
             source_rules: Vec::new(),
             target_rules: Vec::new(),
             names: Vec::new(),
-            literals: Vec::new(),
+            fixed: Vec::new(),
             ids: FxHashMap::default(),
             per_parameter: Vec::new(),
             stored: [Vec::new(), Vec::new()],
@@ -150,6 +150,11 @@ impl<'a> Pair<'a> {
         &self.names[axis.0 as usize]
     }
 
+    /// Returns all axes, in the order of [`Pair::names`].
+    pub(crate) fn axes(&self) -> impl Iterator<Item = AxisId> + use<> {
+        (0..self.names.len() as u32).map(AxisId)
+    }
+
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
@@ -160,9 +165,7 @@ impl<'a> Pair<'a> {
 
     /// Returns the size of an axis that the mapping fixes, or that is a literal.
     pub(crate) fn fixed(&self, axis: AxisId) -> Option<u64> {
-        let name = self.name(axis);
-        let declared = [self.mapping.axes.get(name), self.source.axes.get(name), self.target.axes.get(name)];
-        self.literals[axis.0 as usize].or_else(|| declared.into_iter().flatten().find_map(|axis| axis.size))
+        self.fixed[axis.0 as usize]
     }
 
     pub(crate) fn is_per_parameter(&self, axis: AxisId) -> bool {
@@ -201,7 +204,9 @@ impl<'a> Pair<'a> {
         }
         let id = AxisId(self.names.len() as u32);
         self.names.push(name.to_owned());
-        self.literals.push(name.parse().ok());
+        let declared = [self.mapping.axes.get(name), self.source.axes.get(name), self.target.axes.get(name)];
+        let declared = declared.into_iter().flatten().find_map(|axis| axis.size);
+        self.fixed.push(name.parse().ok().or(declared));
         self.per_parameter.push(false);
         for side in 0..2 {
             self.stored[side].push(None);

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use indexmap::IndexMap;
-
 use super::options::Allow;
 use super::pair::{AxisId, ParamId, Side};
 use super::sizes::{Equation, Side as Equal};
 use super::unknowns::{Fact, Unknowns};
-use super::{Binding, Held, explain};
+use super::{Binding, Held, OrderedMap, explain};
 use crate::diag::{Collector, Diagnostic};
 
 /// Tensors whose names differ in one axis alone: rule, module, the axis and the other indices.
@@ -17,7 +15,7 @@ type List = (usize, u32, AxisId, Vec<(AxisId, u64)>);
 impl Binding<'_> {
     /// Reads every matched tensor: its instances, and an equation per stored axis.
     pub(super) fn read_sources(&mut self, unknowns: &mut Unknowns<'_>, errors: &mut Collector) {
-        let mut lists: IndexMap<List, BTreeMap<u64, usize>> = IndexMap::new();
+        let mut lists: OrderedMap<List, BTreeMap<u64, usize>> = OrderedMap::default();
         for at in 0..self.keys.matched.len() {
             let matched = &self.keys.matched[at];
             let (tensor, rule, module) = (matched.tensor, matched.rule, matched.module);
@@ -73,7 +71,7 @@ impl Binding<'_> {
     /// Indices in names must be 0, 1, 2, …; for an axis that names enumerate they are its size.
     fn check_lists(
         &self,
-        lists: &IndexMap<List, BTreeMap<u64, usize>>,
+        lists: &OrderedMap<List, BTreeMap<u64, usize>>,
         unknowns: &mut Unknowns<'_>,
         errors: &mut Collector,
     ) {

@@ -1,6 +1,5 @@
 //! The target's tensors: which there are, what they hold, and the end of binding.
 
-use indexmap::{IndexMap, IndexSet};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::keys::holds;
@@ -8,7 +7,10 @@ use super::lower::{Instance, LowerError, lower};
 use super::options::Allow;
 use super::pair::{AxisId, ParamId, Side};
 use super::unknowns::{ReadingSizes, Scopes, Unknowns};
-use super::{Binding, Bound, Indices, InstanceInfo, Reading, SourceTensor, TargetTensor, explain};
+use super::{
+    Binding, Bound, Indices, InstanceInfo, OrderedMap, OrderedSet, Reading, SourceTensor, TargetTensor,
+    explain,
+};
 use crate::diag::{Collector, Diagnostic};
 use crate::mapping::Rule;
 use crate::mapping::key::Captures;
@@ -109,20 +111,21 @@ impl Binding<'_> {
     }
 
     /// Returns the instance indices under which the module has anything that stands beside these parameters.
-    fn places(&self, module: u32, params: &[ParamId]) -> IndexSet<Vec<(AxisId, u64)>> {
+    fn places(&self, module: u32, params: &[ParamId]) -> OrderedSet<Vec<(AxisId, u64)>> {
         let most = params.iter().max_by_key(|&&param| self.pair.params[param].instance_axes.len());
-        let Some(&most) = most else { return IndexSet::new() };
+        let Some(&most) = most else { return OrderedSet::default() };
         let axes = &self.pair.params[most].instance_axes;
-        let beside = self.instances.all.iter().filter(|(other, param, _)| {
-            *other == module && axes.iter().all(|axis| self.pair.params[*param].instance_axes.contains(axis))
-        });
-        beside.map(|(_, _, values)| self.instance_values(most, values)).collect()
+        let has_them =
+            |&param: &ParamId| axes.iter().all(|axis| self.pair.params[param].instance_axes.contains(axis));
+        let beside = (0..self.pair.params.len()).filter(has_them);
+        let values = beside.flat_map(|param| self.by_module(module, param));
+        values.map(|values| self.instance_values(most, values)).collect()
     }
 
     /// Returns the instance indices under which any of the parameters is there, joined over the parameters: where one
     /// has an instance per layer and another one per expert, each layer with each expert.
-    fn tuples(&self, module: u32, params: &[ParamId]) -> IndexSet<Vec<(AxisId, u64)>> {
-        let mut kinds: IndexMap<&[AxisId], IndexSet<&Indices>> = IndexMap::new();
+    fn tuples(&self, module: u32, params: &[ParamId]) -> OrderedSet<Vec<(AxisId, u64)>> {
+        let mut kinds: OrderedMap<&[AxisId], OrderedSet<&Indices>> = OrderedMap::default();
         for &param in params {
             let found = kinds.entry(self.pair.params[param].instance_axes.as_slice()).or_default();
             found.extend(self.by_module(module, param));
@@ -130,8 +133,8 @@ impl Binding<'_> {
         kinds.retain(|_, found| !found.is_empty());
         kinds.sort_by(|a, _, b, _| b.len().cmp(&a.len()));
         let mut kinds = kinds.into_iter();
-        let Some((axes, found)) = kinds.next() else { return IndexSet::new() };
-        let mut joined: IndexSet<Vec<(AxisId, u64)>> = found.into_iter().cloned().collect();
+        let Some((axes, found)) = kinds.next() else { return OrderedSet::default() };
+        let mut joined: OrderedSet<Vec<(AxisId, u64)>> = found.into_iter().cloned().collect();
         let mut known = axes.to_vec();
         for (axes, found) in kinds {
             if axes.iter().all(|axis| known.contains(axis)) {
@@ -141,7 +144,7 @@ impl Binding<'_> {
                 joined.extend(found.into_iter().filter(|values| !here.contains(*values)).cloned());
                 continue;
             }
-            let mut next = IndexSet::new();
+            let mut next = OrderedSet::default();
             for values in &joined {
                 for other in &found {
                     let differs =
@@ -171,6 +174,8 @@ impl Binding<'_> {
             return;
         }
         let mapping = self.pair.mapping;
+        // Parameters with the same axes are wanted in the same places.
+        let mut places: FxHashMap<&[AxisId], OrderedSet<(u32, Indices)>> = FxHashMap::default();
         for (param, (name, declared)) in mapping.params.iter().enumerate() {
             if declared.optional || declared.absent_zeros {
                 continue;
@@ -188,22 +193,26 @@ impl Binding<'_> {
                 continue;
             }
             let axes = &self.pair.params[param].instance_axes;
-            let mut wanted: IndexSet<(u32, Vec<(AxisId, u64)>)> = IndexSet::new();
-            for (module, other, values) in &self.instances.all {
-                if !self.is_module_of(*module, param) {
-                    continue;
-                }
-                if axes.iter().all(|axis| self.pair.params[*other].instance_axes.contains(axis)) {
-                    wanted.insert((*module, self.instance_values(param, values)));
-                }
-            }
+            let all = places.entry(axes).or_insert_with(|| {
+                let has_them = |other: ParamId| {
+                    axes.iter().all(|axis| self.pair.params[other].instance_axes.contains(axis))
+                };
+                let beside = self.instances.all.iter().filter(|(_, other, _)| has_them(*other));
+                beside.map(|(module, _, values)| (*module, self.instance_values(param, values))).collect()
+            });
+            let is_module: Vec<bool> =
+                (0..self.keys.modules.len() as u32).map(|module| self.is_module_of(module, param)).collect();
+            let mut wanted: Vec<&(u32, Indices)> =
+                all.iter().filter(|(module, _)| is_module[*module as usize]).collect();
             // One without a path has no module to be missed in where all else is under paths.
+            let first;
             if wanted.is_empty() && axes.is_empty() && self.pair.paths_of(param).is_empty() {
-                wanted.extend(self.instances.all.first().map(|(module, ..)| (*module, Vec::new())));
+                first = self.instances.all.first().map(|(module, ..)| (*module, Vec::new()));
+                wanted.extend(&first);
             }
             for (module, values) in wanted {
-                if self.instances.find(module, param, &values).is_none() {
-                    errors.push(explain::missing(self, param, module, &values));
+                if self.instances.find(*module, param, values).is_none() {
+                    errors.push(explain::missing(self, param, *module, values));
                 }
             }
         }

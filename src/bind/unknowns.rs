@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::pair::{AxisId, Label, Node, Pair, ParamId, Part, Side};
 use super::sizes::{Equation, Monomial, Origin, Polynomial, Side as Equal, Solver, Var};
-use super::{AxisSizes, Indices};
+use super::{AxisSizes, Tuples};
 use crate::span::Span;
 
 /// Where a fact about sizes comes from.
@@ -33,6 +33,9 @@ pub(crate) enum Fact {
 /// Sizes that hold for every instance, by axis.
 pub(crate) type Given = FxHashMap<AxisId, Vec<(u64, Fact)>>;
 
+/// The definitions of an axis, each with where it comes from.
+type Definitions = Arc<[(Origin, Vec<Part>)]>;
+
 /// The two scopes of a parameter's instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Scopes {
@@ -45,11 +48,13 @@ pub(crate) struct Unknowns<'a> {
     pub(crate) solver: Solver,
     pub(crate) facts: Vec<Fact>,
     given: Given,
-    scopes: FxHashMap<(u32, Option<ParamId>, Indices), u32>,
+    tuples: Tuples,
+    /// By module, parameter (or what all share) and the number of the instance's indices.
+    scopes: FxHashMap<(u32, Option<ParamId>, u32), u32>,
     vars: FxHashMap<(u32, AxisId), Var>,
     /// The axis and the scopes of each unknown, by its number.
     pub(crate) axes: Vec<(AxisId, Scopes)>,
-    definitions: FxHashMap<AxisId, Vec<(Origin, Vec<Part>)>>,
+    definitions: FxHashMap<AxisId, Definitions>,
     /// Unknowns that a rule of the mapping made equal to another, and the rule.
     pub(crate) by_rule: FxHashMap<Var, Origin>,
 }
@@ -61,6 +66,7 @@ impl<'a> Unknowns<'a> {
             solver: Solver::default(),
             facts: Vec::new(),
             given,
+            tuples: Tuples::default(),
             scopes: FxHashMap::default(),
             vars: FxHashMap::default(),
             axes: Vec::new(),
@@ -76,9 +82,10 @@ impl<'a> Unknowns<'a> {
 
     /// Returns the scopes of a parameter's instance.
     pub(crate) fn scopes(&mut self, module: u32, param: ParamId, instance: &[(AxisId, u64)]) -> Scopes {
+        let instance = self.tuples.number(instance);
         let mut intern = |param: Option<ParamId>| {
             let next = self.scopes.len() as u32;
-            *self.scopes.entry((module, param, instance.to_vec())).or_insert(next)
+            *self.scopes.entry((module, param, instance)).or_insert(next)
         };
         Scopes { shared: intern(None), own: intern(Some(param)) }
     }
@@ -96,21 +103,23 @@ impl<'a> Unknowns<'a> {
             let origin = self.fact(Fact::Fixed);
             self.solver.set(var, size, origin);
         }
-        for (value, fact) in self.given.get(&axis).cloned().unwrap_or_default() {
-            let origin = self.fact(fact);
-            self.solver.set(var, value, origin);
+        let given = std::mem::take(&mut self.given);
+        for (value, fact) in given.get(&axis).into_iter().flatten() {
+            let origin = self.fact(fact.clone());
+            self.solver.set(var, *value, origin);
         }
-        for (origin, parts) in self.definitions_of(axis) {
-            let polynomial = self.parts(&parts, scopes, &|_| scopes);
-            self.solver.equation(Equation { polynomial, side: Equal::Var(var), origin });
+        self.given = given;
+        for (origin, parts) in self.definitions_of(axis).iter() {
+            let polynomial = self.parts(parts, scopes, &|_| scopes);
+            self.solver.equation(Equation { polynomial, side: Equal::Var(var), origin: *origin });
         }
         var
     }
 
     /// Returns the definitions of an axis: the family's, and each layout's where it has others.
-    fn definitions_of(&mut self, axis: AxisId) -> Vec<(Origin, Vec<Part>)> {
+    fn definitions_of(&mut self, axis: AxisId) -> Definitions {
         if let Some(known) = self.definitions.get(&axis) {
-            return known.clone();
+            return Arc::clone(known);
         }
         let mut all: Vec<Vec<Part>> = Vec::new();
         for side in [Side::Source, Side::Target] {
@@ -121,9 +130,9 @@ impl<'a> Unknowns<'a> {
                 }
             }
         }
-        let made: Vec<_> =
+        let made: Definitions =
             all.into_iter().map(|parts| (self.fact(Fact::Definition { axis }), parts)).collect();
-        self.definitions.insert(axis, made.clone());
+        self.definitions.insert(axis, Arc::clone(&made));
         made
     }
 
@@ -204,13 +213,16 @@ impl<'a> Unknowns<'a> {
 pub(crate) struct ReadingSizes {
     solver: Solver,
     cache: FxHashMap<Scopes, Arc<AxisSizes>>,
+    /// The same sizes under many scopes, those of layers and experts, are made once; a reader then knows them again by
+    /// their address. The key has the size of each axis, by number.
+    made: FxHashMap<Vec<Option<u64>>, Arc<AxisSizes>>,
 }
 
 impl ReadingSizes {
     pub(crate) fn new(unknowns: &Unknowns<'_>) -> ReadingSizes {
         let mut solver = unknowns.solver.clone();
         solver.factor_products();
-        ReadingSizes { solver, cache: FxHashMap::default() }
+        ReadingSizes { solver, cache: FxHashMap::default(), made: FxHashMap::default() }
     }
 
     /// Returns the sizes of each parameter's instance.
@@ -226,14 +238,23 @@ impl ReadingSizes {
     fn of(&mut self, unknowns: &Unknowns<'_>, scopes: Scopes) -> Arc<AxisSizes> {
         let solver = &self.solver;
         let made = self.cache.entry(scopes).or_insert_with(|| {
-            let size = |name: &str| {
-                let var = unknowns.known_var(scopes, unknowns.pair.find(name)?)?;
-                solver.value_of_known(var)
+            let size = |axis| solver.value_of_known(unknowns.known_var(scopes, axis)?);
+            let known: Vec<Option<u64>> = unknowns.pair.axes().map(size).collect();
+            let make = |known: &[Option<u64>]| {
+                let named = unknowns.pair.names().zip(known);
+                let mut sizes: AxisSizes =
+                    named.filter_map(|(name, size)| Some((name.to_owned(), (*size)?))).collect();
+                complete(unknowns.pair, &mut sizes);
+                Arc::new(sizes)
             };
-            let known = unknowns.pair.names().filter_map(|name| Some((name.to_owned(), size(name)?)));
-            let mut sizes: AxisSizes = known.collect();
-            complete(unknowns.pair, &mut sizes);
-            Arc::new(sizes)
+            match self.made.get(&known) {
+                Some(made) => Arc::clone(made),
+                None => {
+                    let made = make(&known);
+                    self.made.insert(known, Arc::clone(&made));
+                    made
+                }
+            }
         });
         Arc::clone(made)
     }

@@ -18,6 +18,9 @@ const READ_BYTE: f64 = 1.0 / 8.0;
 /// Nanoseconds per byte that is permuted in memory.
 const PERMUTE_BYTE: f64 = 1.0 / 4.0;
 
+/// The most bytes that are read before they are permuted, where more reads cost nothing: so many stay in a core's cache.
+const STRIP: u64 = 1 << 20;
+
 /// Reads parts of source tensors into memory.
 pub(super) struct Gather<'a> {
     catalog: &'a Catalog,
@@ -26,6 +29,8 @@ pub(super) struct Gather<'a> {
     scratch_bytes: u64,
     /// Which units of which tensor the scratch buffer holds from its start, where it holds an unbroken range.
     cached: Option<(usize, Range<u64>)>,
+    /// A tensor, and how many of its units are wanted one after the other.
+    wanted: Option<(usize, u64)>,
     /// Bytes read.
     pub(super) bytes_read: u64,
 }
@@ -95,7 +100,8 @@ impl<'a> Reading<'a> {
     }
 
     /// Returns the cheapest way, whether or not it fits the scratch buffer; the whole tensor only where it fits.
-    fn cheapest(&self, tensor_bytes: u64, scratch_bytes: u64) -> Way {
+    /// `wanted` is how many units of the tensor this and the parts that follow take together, where it is known.
+    fn cheapest(&self, tensor_bytes: u64, scratch_bytes: u64, wanted: Option<u64>) -> Way {
         let direct = self.direct();
         let stretches = elements(&self.moving[direct..]) * elements(&self.repeating);
         let moved = (self.part.elements() * self.unit) as f64;
@@ -110,11 +116,15 @@ impl<'a> Reading<'a> {
             let cost = reads * READ + self.scratch(inside) as f64 * READ_BYTE + moved * PERMUTE_BYTE;
             consider(cost, Kind::Stretches(inside));
         }
-        let used = (elements(&self.moving) * self.unit) as f64 / tensor_bytes as f64;
-        if tensor_bytes <= scratch_bytes && used > 0.3 {
-            // The parts that follow pay for the rest.
+        let used = elements(&self.moving) as f64;
+        // The parts that follow pay for the rest.
+        let share = match wanted {
+            Some(wanted) => Some(used / wanted as f64),
+            None => Some(used * self.unit as f64 / tensor_bytes as f64).filter(|share| *share > 0.3),
+        };
+        if let Some(share) = share.filter(|_| tensor_bytes <= scratch_bytes) {
             let whole = READ + tensor_bytes as f64 * READ_BYTE;
-            consider(whole * used.min(1.0) + moved * PERMUTE_BYTE, Kind::Whole);
+            consider(whole * share.min(1.0) + moved * PERMUTE_BYTE, Kind::Whole);
         }
         best
     }
@@ -129,6 +139,7 @@ impl<'a> Gather<'a> {
             scratch: Buffer::new(scratch_bytes),
             scratch_bytes,
             cached: None,
+            wanted: None,
             bytes_read: 0,
         }
     }
@@ -139,7 +150,12 @@ impl<'a> Gather<'a> {
         let unit = unit(meta.dtype);
         let loops = merged(part.loops);
         let reading = Reading::new(tensor, unit, Part { loops: &loops, ..part });
-        reading.cheapest(stored_units(meta) * unit, scratch_bytes).cost
+        reading.cheapest(stored_units(meta) * unit, scratch_bytes, None).cost
+    }
+
+    /// Says that the parts that are gathered next take so many units of a tensor together, or that nothing is known.
+    pub(super) fn want(&mut self, wanted: Option<(usize, u64)>) {
+        self.wanted = wanted;
     }
 
     /// Copies a part of a source tensor into `target`; target offsets count the source's units from the buffer's start.
@@ -153,7 +169,8 @@ impl<'a> Gather<'a> {
             return Ok(());
         }
         let units = stored_units(meta);
-        match reading.cheapest(units * unit, self.scratch_bytes).kind {
+        let wanted = self.wanted.filter(|(of, _)| *of == tensor).map(|(_, units)| units);
+        match reading.cheapest(units * unit, self.scratch_bytes, wanted).kind {
             Kind::Direct(inside) => self.read_direct(&reading, inside, target),
             Kind::Whole => {
                 self.cached = None;
@@ -161,6 +178,12 @@ impl<'a> Gather<'a> {
                 self.cached = Some((tensor, 0..units));
                 self.permute_cached(&reading, target);
                 Ok(())
+            }
+            // One stretch is read in strips, each permuted while it is in the cache.
+            Kind::Stretches(inside)
+                if inside == reading.moving.len() && inside > 1 && reading.scratch(inside) > STRIP =>
+            {
+                self.gather_halves(&reading, target)
             }
             Kind::Stretches(inside) if reading.scratch(inside) <= self.scratch_bytes => {
                 self.read_stretches(&reading, inside, target)

@@ -15,7 +15,7 @@ use crate::plan::{Check, Loop, Plan, Region, Step, TensorPlan, unit};
 const WRITE: f64 = 2500.0;
 
 /// A size in bytes that the processor's caches hold.
-const CACHED: u64 = 4 << 20;
+const CACHED: u64 = 2 << 20;
 
 /// A piece of work for one thread.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,15 +98,18 @@ pub(super) fn cut(plan: &Plan, catalog: &Catalog, placements: &[Placement], size
             continue;
         }
         let first = next;
+        let most = |plain: bool| if plain { CACHED.min(sizes.target) } else { sizes.target };
         let mut length = bytes;
+        let mut plain = is_plain(tensor);
         next += 1;
         while let Some(tensor) = plan.targets.get(next)
             && placements[next].file == placements[first].file
             && placements[next].offset == placements[first].offset + length
             && length.is_multiple_of(tensor.unit())
-            && length + tensor.bytes() <= sizes.target
+            && length + tensor.bytes() <= most(plain && is_plain(tensor))
         {
             length += tensor.bytes();
+            plain &= is_plain(tensor);
             next += 1;
         }
         if length > 0 {
@@ -114,6 +117,17 @@ pub(super) fn cut(plan: &Plan, catalog: &Catalog, placements: &[Placement], size
         }
     }
     jobs
+}
+
+/// Returns whether each step of a tensor is a single run: then a few tensors at a time are as quick as many, while those
+/// that take parts of one source tensor share what is read of it.
+fn is_plain(tensor: &TensorPlan) -> bool {
+    tensor.steps.iter().all(|step| match step {
+        Step::Copy(copy) => {
+            matches!(merged(&copy.loops)[..], [] | [Loop { source_step: 1, target_step: 1, .. }])
+        }
+        Step::Zero(_) => true,
+    })
 }
 
 /// Returns a range in pieces of at most `most`.

@@ -439,23 +439,40 @@ fn all_failing_requirements_are_reported() {
     );
 }
 
+fn moved(source: usize, source_offset: u64, loops: Vec<Loop>) -> Step {
+    let value = ValueOp::Bits;
+    Step::Copy(StridedCopy { source, source_offset, target_offset: 0, loops, value, again: false })
+}
+
 #[test]
 fn many_small_tensors_become_few_writes() {
     let mut case = Case::default();
     for _ in 0..100 {
         let source = case.source(Dtype::F32, &[4]);
         let loops = vec![Loop { count: 4, source_step: 1, target_step: 1 }];
-        let copy = StridedCopy {
-            source,
-            source_offset: 0,
-            target_offset: 0,
-            loops,
-            value: ValueOp::Bits,
-            again: false,
-        };
-        case.target(Dtype::F32, &[4], vec![Step::Copy(copy)], 0, 0);
+        case.target(Dtype::F32, &[4], vec![moved(source, 0, loops)], 0, 0);
     }
     assert_eq!(jobs::cut(&case.plan, &case.catalog(), &case.placements, SMALL).len(), 4);
+}
+
+/// Heads whose columns lie side by side in one matrix: read once, not in pieces of a row for each head.
+#[test]
+fn what_several_tensors_take_of_one_is_read_once() {
+    let (rows, heads, size) = (600, 12, 10);
+    let mut case = Case::default();
+    let whole = case.source(Dtype::F32, &[rows, heads * size]);
+    let other = case.source(Dtype::F32, &[heads * size]);
+    for head in 0..heads {
+        let run = Loop { count: size, source_step: 1, target_step: 1 };
+        let columns = vec![Loop { count: rows, source_step: heads * size, target_step: size }, run];
+        case.target(Dtype::F32, &[rows, size], vec![moved(whole, head * size, columns)], 0, 0);
+        case.target(Dtype::F32, &[size], vec![moved(other, head * size, vec![run])], 0, 0);
+    }
+    let targets = case.empty_targets();
+    let sizes = Sizes { scratch: 1 << 20, target: 1 << 20, values: 0 };
+    let stats = case.run(sizes, 1, &case.sources(), &targets, &Watch::new()).expect("executes");
+    assert_eq!(stats.bytes_read, 4 * (rows + 1) * heads * size);
+    assert!(contents(targets) == case.expected(<[u8]>::to_vec));
 }
 
 #[test]
@@ -463,9 +480,7 @@ fn a_large_transpose_is_cut_into_boxes() {
     let mut case = Case::default();
     let source = case.source(Dtype::F32, &[4000, 3000]);
     let loops = permutation(&[4000, 3000], &[1, 0]);
-    let copy =
-        StridedCopy { source, source_offset: 0, target_offset: 0, loops, value: ValueOp::Bits, again: false };
-    case.target(Dtype::F32, &[3000, 4000], vec![Step::Copy(copy)], 0, 0);
+    case.target(Dtype::F32, &[3000, 4000], vec![moved(source, 0, loops)], 0, 0);
     let sizes = Sizes { scratch: 1 << 20, target: 1 << 20, values: 0 };
     let jobs = jobs::cut(&case.plan, &case.catalog(), &case.placements, sizes);
     let Job::Box { loops, .. } = &jobs[0] else { panic!("{:?}", jobs[0]) };

@@ -5,13 +5,15 @@ use std::convert::Infallible;
 use std::io;
 use std::ops::Range;
 
+use rustc_hash::FxHashMap;
+
 use super::buffer::Buffer;
 use super::check::{self, Unmet};
 use super::convert::{Conversion, Losses};
 use super::copy::{fill_zero, merged_targets, permute};
 use super::gather::Gather;
-use super::jobs::{Job, check_loops, clip_steps, ranges};
-use super::part::{Part, clip, compacted, walk};
+use super::jobs::{Job, check_loops, clip_steps, ranges, zero_loops};
+use super::part::{Part, clip, compacted, elements, walk};
 use super::{Placement, Run};
 use crate::catalog::Catalog;
 use crate::diag::{Diagnostic, Errors};
@@ -69,6 +71,16 @@ impl Outcome {
     }
 }
 
+/// A step of a tensor in a group.
+struct Piece<'a> {
+    /// The source tensor and where it is read first; `None` for zeros.
+    source: Option<(usize, u64)>,
+    target: usize,
+    step: &'a Step,
+    /// Where the target begins in the buffer, in its units.
+    place: u64,
+}
+
 /// A thread's buffers and what it did so far.
 pub(super) struct Worker<'a> {
     run: &'a Run<'a>,
@@ -115,34 +127,67 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Assembles whole tensors, in the order of the source: what is read of a tensor serves all of them.
     fn group(&mut self, targets: &Range<usize>) -> Result<(), Errors> {
         let mut length = 0;
+        let mut pieces: Vec<Piece<'_>> = Vec::new();
+        let mut wanted: FxHashMap<usize, u64> = FxHashMap::default();
         for target in targets.clone() {
             let tensor = &self.run.plan.targets[target];
-            self.assemble(target, &(0..tensor.bytes() / tensor.unit()), length / tensor.unit())?;
+            let place = length / tensor.unit();
+            for step in &tensor.steps {
+                let source = match step {
+                    Step::Copy(copy) => {
+                        *wanted.entry(copy.source).or_default() += elements(&copy.loops);
+                        Some((copy.source, copy.source_offset))
+                    }
+                    Step::Zero(_) => None,
+                };
+                pieces.push(Piece { source, target, step, place });
+            }
             length += tensor.bytes();
         }
+        pieces.sort_by_key(|piece| piece.source);
+        for piece in pieces {
+            let of_source = |(source, _)| Some((source, *wanted.get(&source)?));
+            self.assembler.gather.want(piece.source.and_then(of_source));
+            self.assemble_step(&piece)?;
+        }
+        self.assembler.gather.want(None);
         self.write(targets.start, self.run.placements[targets.start].offset, 0..length)
     }
 
-    fn tile(&mut self, target: usize, range: &Range<u64>) -> Result<(), Errors> {
-        let unit = self.run.plan.targets[target].unit();
-        self.assemble(target, range, 0)?;
-        let offset = self.run.placements[target].offset + range.start * unit;
-        self.write(target, offset, 0..(range.end - range.start) * unit)
+    fn assemble_step(&mut self, piece: &Piece<'_>) -> Result<(), Errors> {
+        let unit = self.run.plan.targets[piece.target].unit();
+        let zeros;
+        let part = match piece.step {
+            Step::Copy(copy) => Part {
+                source_offset: copy.source_offset,
+                target_offset: copy.target_offset + piece.place,
+                loops: &copy.loops,
+            },
+            Step::Zero(region) => {
+                zeros = zero_loops(region);
+                Part { source_offset: 0, target_offset: region.offset + piece.place, loops: &zeros }
+            }
+        };
+        let losses = self.assembler.place(piece.step, part, unit, self.buffer.bytes_mut())?;
+        self.lose(piece.target, losses);
+        Ok(())
     }
 
-    /// Assembles a range of a target at `place` of the buffer, all in units.
-    fn assemble(&mut self, target: usize, range: &Range<u64>, place: u64) -> Result<(), Errors> {
+    fn tile(&mut self, target: usize, range: &Range<u64>) -> Result<(), Errors> {
         let tensor = &self.run.plan.targets[target];
+        let unit = tensor.unit();
         let mut losses = Losses::default();
         clip_steps(tensor, range, |step, part| {
-            let part = Part { target_offset: part.target_offset - range.start + place, ..part };
-            losses.add(self.assembler.place(step, part, tensor.unit(), self.buffer.bytes_mut())?);
+            let part = Part { target_offset: part.target_offset - range.start, ..part };
+            losses.add(self.assembler.place(step, part, unit, self.buffer.bytes_mut())?);
             Ok::<(), Errors>(())
         })?;
         self.lose(target, losses);
-        Ok(())
+        let offset = self.run.placements[target].offset + range.start * unit;
+        self.write(target, offset, 0..(range.end - range.start) * unit)
     }
 
     fn lose(&mut self, target: usize, losses: Losses) {

@@ -39,7 +39,7 @@ pub fn all(files: &[Arc<Source>]) -> Result<Vec<Mapping>, Errors> {
     load(files, None)
 }
 
-/// Returns the mappings of the given files, and the built-in ones of that family, or of all.
+/// Returns the mappings of the given files, and the built-in ones of that family, or of all where nothing has it.
 fn load(files: &[Arc<Source>], family: Option<&str>) -> Result<Vec<Mapping>, Errors> {
     let mut errors = Collector::default();
     let mut mappings: Vec<Mapping> = Vec::new();
@@ -49,6 +49,11 @@ fn load(files: &[Arc<Source>], family: Option<&str>) -> Result<Vec<Mapping>, Err
             Err(other) => errors.extend(other),
         }
     }
+    let has_it = |family: &&str| {
+        builtin::names().any(|name| name == *family)
+            || mappings.iter().any(|mapping| mapping.family == *family)
+    };
+    let family = family.filter(has_it);
     for name in builtin::names().filter(|name| family.is_none_or(|family| family == *name)) {
         if !mappings.iter().any(|mapping| mapping.family == name) {
             mappings.extend(builtin::family(name));
@@ -65,8 +70,7 @@ pub fn select(from: &str, to: &str, files: &[Arc<Source>]) -> Result<Selection, 
     // A family that both name need not be looked for in all the others.
     let families = [from, to].map(|name| name.split_once('/').map(|(family, _)| family));
     let family = families[0].filter(|_| families[0] == families[1]);
-    let known = |family: &&str| builtin::names().any(|name| name == *family);
-    let mut mappings = load(files, family.filter(known))?;
+    let mut mappings = load(files, family)?;
     let mut errors = Collector::default();
     let sources = find(&mappings, from, "--from", &mut errors);
     let targets = find(&mappings, to, "--to", &mut errors);

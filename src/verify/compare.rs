@@ -2,11 +2,14 @@
 
 use std::io;
 
+use super::equal::{equal, is_run, whole};
 use crate::dtype::Dtype;
 
-/// The most bytes of one side that are held at once.
-const BOX: u64 = 8 << 20;
-
+/// The most bytes of one side that are compared at once, and half of what is read for them.
+const BOX: u64 = 4 << 20;
+/// The same where both sides hold rows in the same order: so many stay in the processor's cache between the reading and
+/// the comparing.
+const ROWS: u64 = 1 << 19;
 /// Reads bytes of a file at a place.
 pub(super) trait Bytes {
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
@@ -66,20 +69,35 @@ pub(super) fn compare(
     agreement: Agreement,
     scratch: &mut Scratch,
 ) -> io::Result<Outcome> {
+    let dims: Vec<&[(u64, u64)]> = dims.iter().map(Vec::as_slice).collect();
     let mut outcome = Outcome::default();
+    compare_parts(near, far, &dims, agreement, scratch, &mut outcome)?;
+    Ok(outcome)
+}
+
+/// Compares what fits into the buffers, and anything larger by halves.
+fn compare_parts(
+    near: Stored<'_>,
+    far: Stored<'_>,
+    dims: &[&[(u64, u64)]],
+    agreement: Agreement,
+    scratch: &mut Scratch,
+    outcome: &mut Outcome,
+) -> io::Result<()> {
     let elements: u64 = dims.iter().map(|dim| dim.len() as u64).product();
     if elements == 0 {
-        return Ok(outcome);
+        return Ok(());
     }
     let width = held(near.dtype).max(held(far.dtype));
     // Elements that share bytes are read with all that lies between them.
     let packed = near.dtype.byte_width().is_none() || far.dtype.byte_width().is_none();
     let spread = packed && hull(dims).saturating_mul(width) > 2 * BOX
-        || !packed && elements > 1 && footprint(dims).saturating_mul(width) > 4 * BOX;
-    if elements * width > BOX || spread && elements > 1 {
+        || !packed && elements > 1 && footprint(dims).saturating_mul(width) > 2 * BOX;
+    let rows = dims.last().is_none_or(|last| ends_like_a_run(last));
+    if elements * width > if rows { ROWS } else { BOX } || spread && elements > 1 {
         let axes = dims.iter().enumerate();
-        // Halve the longest axis; a box of even sides needs the fewest reads on both sides.
-        let widest = if spread {
+        // Rows stay whole; where orders differ, a box of even sides needs the fewest reads on both sides.
+        let widest = if spread || rows {
             axes.max_by_key(|(_, dim)| span(dim))
         } else {
             axes.max_by_key(|(_, dim)| dim.len())
@@ -88,10 +106,10 @@ pub(super) fn compare(
         let (first, second) = dim.split_at(dim.len() / 2);
         for half in [first, second] {
             let mut dims = dims.to_vec();
-            dims[at] = half.to_vec();
-            outcome.add(compare(near, far, &dims, agreement, scratch)?);
+            dims[at] = half;
+            compare_parts(near, far, &dims, agreement, scratch, outcome)?;
         }
-        return Ok(outcome);
+        return Ok(());
     }
     let near_offsets: Vec<Vec<u64>> =
         dims.iter().map(|dim| dim.iter().map(|(near, _)| *near).collect()).collect();
@@ -99,8 +117,7 @@ pub(super) fn compare(
         dims.iter().map(|dim| dim.iter().map(|(_, far)| *far).collect()).collect();
     let near_places = fetch(near, &near_offsets, &mut scratch.near)?;
     let far_places = fetch(far, &far_offsets, &mut scratch.far)?;
-    let consecutive = |places: &[u64]| places.windows(2).all(|pair| pair[1] == pair[0] + 1);
-    let last = |places: &[Vec<u64>]| places.last().is_none_or(|places| consecutive(places));
+    let last = |places: &[Vec<u64>]| places.last().is_none_or(|places| is_run(places));
     let sides = Sides {
         consecutive: last(&near_places) && last(&far_places),
         near: bytemuck::cast_slice(&scratch.near),
@@ -109,8 +126,20 @@ pub(super) fn compare(
         far_dtype: far.dtype,
         agreement,
     };
-    sides.walk(&near_places, &far_places, dims, 0, (0, 0), (0, 0), &mut outcome);
-    Ok(outcome)
+    if sides.are_equal(&near_places, &far_places) {
+        outcome.elements += elements;
+    } else {
+        // In the order of the indices, so that the first difference is the first.
+        sides.walk(&near_places, &far_places, dims, 0, (0, 0), (0, 0), outcome);
+    }
+    Ok(())
+}
+
+/// Returns whether an axis looks like a run on both sides, by its ends.
+fn ends_like_a_run(dim: &[(u64, u64)]) -> bool {
+    let (Some(first), Some(last)) = (dim.first(), dim.last()) else { return true };
+    let length = dim.len() as u64;
+    first.0 + length == last.0 + 1 && first.1 + length == last.1 + 1
 }
 
 /// Returns the bytes that an element takes in a buffer: its own, one for an element of less than a byte, eight for an
@@ -119,26 +148,39 @@ fn held(dtype: Dtype) -> u64 {
     dtype.byte_width().unwrap_or(if dtype.is_quantised() { 8 } else { 1 })
 }
 
+/// Returns how far an axis reaches in the two tensors, in elements.
+fn reaches(dim: &[(u64, u64)]) -> (u64, u64) {
+    let first = dim.first().copied().unwrap_or_default();
+    let (mut low, mut high) = (first, first);
+    for &(near, far) in dim {
+        low = (low.0.min(near), low.1.min(far));
+        high = (high.0.max(near), high.1.max(far));
+    }
+    (high.0 - low.0, high.1 - low.1)
+}
+
 /// Returns how far an axis reaches in the tensor where it reaches farther, in elements.
-fn span(dim: &Offsets) -> u64 {
-    let reach = |offsets: &mut dyn Iterator<Item = u64>| {
-        let first = offsets.next().unwrap_or(0);
-        let (low, high) = offsets.fold((first, first), |(low, high), at| (low.min(at), high.max(at)));
-        high - low
-    };
-    reach(&mut dim.iter().map(|at| at.0)).max(reach(&mut dim.iter().map(|at| at.1)))
+fn span(dim: &[(u64, u64)]) -> u64 {
+    let (near, far) = reaches(dim);
+    near.max(far)
 }
 
 /// Returns at least the elements from the first to the last one that the axes reach.
-fn hull(dims: &[Offsets]) -> u64 {
-    dims.iter().map(span).fold(1, u64::saturating_add)
+fn hull(dims: &[&[(u64, u64)]]) -> u64 {
+    dims.iter().map(|dim| span(dim)).fold(1, u64::saturating_add)
 }
 
 /// Returns the elements that [`fetch`] would hold of the side that takes more, gaps included: a view may have them everywhere.
-fn footprint(dims: &[Offsets]) -> u64 {
+fn footprint(dims: &[&[(u64, u64)]]) -> u64 {
     let elements: u64 = dims.iter().map(|dim| dim.len() as u64).product();
-    let rows = dims.iter().map(|dim| (elements / dim.len() as u64).saturating_mul(span(dim) + 1));
-    hull(dims).min(rows.min().unwrap_or(1))
+    let reaches: Vec<(u64, u64)> = dims.iter().map(|dim| reaches(dim)).collect();
+    let of_side = |side: fn(&(u64, u64)) -> u64| {
+        let hull = reaches.iter().map(side).fold(1, u64::saturating_add);
+        let rows = dims.iter().zip(&reaches);
+        let rows = rows.map(|(dim, reach)| (elements / dim.len() as u64).saturating_mul(side(reach) + 1));
+        hull.min(rows.min().unwrap_or(1))
+    };
+    of_side(|reach| reach.0).max(of_side(|reach| reach.1))
 }
 
 /// Reads all elements at sums of the axes' offsets; returns the axes' offsets in the buffer.
@@ -154,7 +196,7 @@ fn fetch(stored: Stored<'_>, dims: &[Vec<u64>], buffer: &mut Vec<u64>) -> io::Re
         return Ok(dims.iter().zip(&low).map(|(dim, low)| dim.iter().map(|at| at - low).collect()).collect());
     };
     // Up to this much more than is needed, one read costs less than many.
-    if hull <= elements.saturating_mul(4).max(1 << 13) {
+    if hull <= elements.saturating_mul(4).max(1 << 13) && hull.saturating_mul(width) <= 2 * BOX {
         let length = (hull * width) as usize;
         let bytes = room(buffer, length);
         stored.bytes.read(stored.start + start * width, bytes)?;
@@ -243,9 +285,11 @@ fn unpack_blocks(stored: Stored<'_>, start: u64, count: u64, buffer: &mut Vec<u6
     Ok(())
 }
 
+/// Returns so many bytes of a buffer, whatever they hold.
 fn room(buffer: &mut Vec<u64>, bytes: usize) -> &mut [u8] {
-    buffer.clear();
-    buffer.resize(bytes.div_ceil(8), 0);
+    if buffer.len() * 8 < bytes {
+        buffer.resize(bytes.div_ceil(8), 0);
+    }
     &mut bytemuck::cast_slice_mut(buffer)[..bytes]
 }
 
@@ -261,13 +305,26 @@ struct Sides<'a> {
 }
 
 impl Sides<'_> {
+    /// Returns whether all elements have the same bits; only tried where that is what is asked for.
+    fn are_equal(&self, near: &[Vec<u64>], far: &[Vec<u64>]) -> bool {
+        if self.agreement != Agreement::Bits {
+            return false;
+        }
+        match held(self.near_dtype) {
+            1 => equal::<u8>((self.near, self.far), near, far),
+            2 => equal::<u16>((self.near, self.far), near, far),
+            4 => equal::<u32>((self.near, self.far), near, far),
+            _ => equal::<u64>((self.near, self.far), near, far),
+        }
+    }
+
     /// `places` are the sums so far in the buffers, `offsets` those in the tensors.
     #[allow(clippy::too_many_arguments)]
     fn walk(
         &self,
         near: &[Vec<u64>],
         far: &[Vec<u64>],
-        dims: &[Offsets],
+        dims: &[&[(u64, u64)]],
         at: usize,
         places: (u64, u64),
         offsets: (u64, u64),
@@ -359,9 +416,7 @@ fn differing<T: bytemuck::Pod + PartialEq>(
     far_places: &[u64],
     places: (u64, u64),
 ) -> usize {
-    let whole = |bytes: &[u8]| bytes.len() / size_of::<T>() * size_of::<T>();
-    let near: &[T] = bytemuck::cast_slice(&near[..whole(near)]);
-    let far: &[T] = bytemuck::cast_slice(&far[..whole(far)]);
+    let (near, far): (&[T], &[T]) = (whole(near), whole(far));
     let (near, far) = (&near[places.0 as usize..], &far[places.1 as usize..]);
     near_places.iter().zip(far_places).filter(|(a, b)| near[**a as usize] != far[**b as usize]).count()
 }
@@ -437,6 +492,49 @@ mod tests {
         let bad = run(&far, &mut scratch);
         let bits = bad.first.expect("a difference");
         assert_eq!((bad.differing, bits.0, bits.1), (1, 777 * columns + 1003, 1003 * rows + 777));
+    }
+
+    /// Rows in the same order, rows whose ends alone look like a run, and orders in which no axis is a run on both sides.
+    #[test]
+    fn one_wrong_element_is_found_whatever_the_order() {
+        let (a, b, c) = (70_u64, 41, 90);
+        let plain = |i: u64, j: u64, k: u64| (i * b + j) * c + k;
+        // Two elements of the middle of each row change places.
+        let swapped = |k: u64| if k == 40 || k == 41 { 81 - k } else { k };
+        let orders: [&dyn Fn(u64, u64, u64) -> u64; 5] = [
+            &plain,
+            &|i, j, k| plain(i, j, swapped(k)),
+            &|i, j, k| (k * a + i) * b + j,
+            &|i, j, k| (j * c + k) * a + i,
+            &|i, j, k| (i * c + k) * b + j,
+        ];
+        for order in orders {
+            let near = words((0..(a * b * c) as u32).map(|at| at * 7));
+            let mut elements = vec![0; (a * b * c) as usize];
+            for (i, j, k) in (0..a).flat_map(|i| (0..b).flat_map(move |j| (0..c).map(move |k| (i, j, k)))) {
+                elements[order(i, j, k) as usize] = plain(i, j, k) as u32 * 7;
+            }
+            let dims: Vec<Offsets> = vec![
+                (0..a).map(|i| (plain(i, 0, 0), order(i, 0, 0) - order(0, 0, 0))).collect(),
+                (0..b).map(|j| (plain(0, j, 0), order(0, j, 0) - order(0, 0, 0))).collect(),
+                (0..c).map(|k| (k, order(0, 0, k))).collect(),
+            ];
+            let run = |elements: &[u32]| {
+                let far = words(elements.iter().copied());
+                let near = Stored { bytes: &near, start: 0, dtype: Dtype::F32 };
+                let far = Stored { bytes: &far, start: 0, dtype: Dtype::F32 };
+                compare(near, far, &dims, Agreement::Bits, &mut Scratch::default()).expect("in memory")
+            };
+            let good = run(&elements);
+            assert_eq!((good.elements, good.differing), (a * b * c, 0));
+            for (i, j, k) in [(0, 0, 0), (a - 1, b - 1, c - 1), (33, 17, 40), (64, 40, 1)] {
+                elements[order(i, j, k) as usize] ^= 1 << 30;
+                let bad = run(&elements);
+                let first = bad.first.map(|first| (first.0, first.1));
+                assert_eq!((bad.differing, first), (1, Some((plain(i, j, k), order(i, j, k)))));
+                elements[order(i, j, k) as usize] ^= 1 << 30;
+            }
+        }
     }
 
     #[test]

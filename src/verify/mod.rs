@@ -4,6 +4,7 @@
 //! expressions. It imports nothing of `plan` and `exec`, and of `bind` only sizes and names.
 
 mod compare;
+mod equal;
 pub mod forward;
 pub(crate) mod naive;
 pub mod readback;

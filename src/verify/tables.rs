@@ -20,7 +20,63 @@ pub(super) struct Class {
     pub(super) key: Vec<i64>,
     /// Per index: the index here, and what it adds to each index of the other tensor. Where a side stores the parts of
     /// an axis in another order, that may be less than nothing.
-    pub(super) entries: Vec<(u64, Vec<i64>)>,
+    pub(super) entries: Entries,
+}
+
+/// Indices and what each adds, as they were read one by one; those that go on as they began are kept as a run, so that
+/// the axis of a vocabulary takes no more memory than that of a head.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Entries {
+    runs: Vec<Run>,
+    length: u64,
+}
+
+/// Neighbouring indices, each of which adds `step` more than the one before.
+#[derive(Clone, Debug)]
+struct Run {
+    first: u64,
+    count: u64,
+    added: Vec<i64>,
+    step: Vec<i64>,
+}
+
+impl Run {
+    fn at(&self, place: u64) -> (u64, impl Iterator<Item = i64>) {
+        let grown = move |(added, step): (&i64, &i64)| added + step * place.cast_signed();
+        (self.first + place, self.added.iter().zip(&self.step).map(grown))
+    }
+}
+
+impl Entries {
+    fn push(&mut self, index: u64, added: Vec<i64>) {
+        self.length += 1;
+        match self.runs.last_mut().filter(|run| run.first + run.count == index) {
+            Some(run) if run.count == 1 => {
+                run.step = added.iter().zip(&run.added).map(|(now, before)| now - before).collect();
+                run.count = 2;
+            }
+            Some(run) if run.at(run.count).1.eq(added.iter().copied()) => run.count += 1,
+            _ => {
+                let step = vec![0; added.len()];
+                self.runs.push(Run { first: index, count: 1, added, step });
+            }
+        }
+    }
+
+    /// Returns how many there are.
+    pub(super) fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// Calls `visit` with each index and what it adds, in order.
+    pub(super) fn for_each(&self, mut visit: impl FnMut(u64, &mut dyn Iterator<Item = i64>)) {
+        for run in &self.runs {
+            for place in 0..run.count {
+                let (index, mut added) = run.at(place);
+                visit(index, &mut added);
+            }
+        }
+    }
 }
 
 /// A parameter's elements in one tensor.
@@ -40,15 +96,15 @@ impl ParamTable {
 
     /// Returns whether the other rule's tensors hold all of them.
     pub(super) fn is_whole(&self) -> bool {
-        let found = |dim: &DimTable| dim.classes.iter().map(|class| class.entries.len() as u64).sum::<u64>();
+        let found = |dim: &DimTable| dim.classes.iter().map(|class| class.entries.len()).sum::<u64>();
         self.dims.iter().all(|dim| found(dim) == dim.held)
     }
 
     /// Returns the indices of each stored axis whose elements the other rule's tensors hold, in order.
     pub(super) fn indices(&self) -> Vec<Vec<u64>> {
         let of = |dim: &Arc<DimTable>| {
-            let entries = dim.classes.iter().flat_map(|class| &class.entries);
-            let mut indices: Vec<u64> = entries.map(|(index, _)| *index).collect();
+            let mut indices: Vec<u64> = Vec::new();
+            dim.classes.iter().for_each(|class| class.entries.for_each(|index, _| indices.push(index)));
             indices.sort_unstable();
             indices
         };
@@ -160,10 +216,14 @@ impl<'a> Tables<'a> {
                 here.iter().zip(there).map(|(here, there)| here.wrapping_sub(*there).cast_signed()).collect()
             };
             let key = added(&place.key, &origin.key);
-            let entry = (index, added(&place.indices, &origin.indices));
+            let entry = added(&place.indices, &origin.indices);
             match table.classes.iter_mut().rev().find(|class| class.key == key) {
-                Some(class) => class.entries.push(entry),
-                None => table.classes.push(Class { key, entries: vec![entry] }),
+                Some(class) => class.entries.push(index, entry),
+                None => {
+                    let mut entries = Entries::default();
+                    entries.push(index, entry);
+                    table.classes.push(Class { key, entries });
+                }
             }
         }
         Some(table)
@@ -240,5 +300,26 @@ impl<'a> Ids<'a> {
 
     pub(super) fn outer(&self) -> &'a AxisSizes {
         &self.all[0].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_come_out_as_they_went_in() {
+        // Pairs from halves, an index left out, a step that changes, and one entry alone.
+        let pairs = (0..40_u64).map(|at| (at, vec![(at as i64 / 2) + 20 * (at as i64 % 2), 3]));
+        let rest =
+            [(44, vec![-9, 0]), (45, vec![-7, 0]), (46, vec![-5, 0]), (47, vec![0, 1]), (60, vec![1, 1])];
+        let line = (100..1000_u64).map(|at| (at, vec![5 * at as i64, -2]));
+        let all: Vec<(u64, Vec<i64>)> = pairs.chain(rest).chain(line).collect();
+        let mut entries = Entries::default();
+        all.iter().for_each(|(index, added)| entries.push(*index, added.clone()));
+        let mut found = Vec::new();
+        entries.for_each(|index, added| found.push((index, added.collect::<Vec<_>>())));
+        assert_eq!((entries.len(), found), (all.len() as u64, all));
+        assert!(entries.runs.len() < 50, "{}", entries.runs.len());
     }
 }

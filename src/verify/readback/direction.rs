@@ -34,6 +34,8 @@ pub(super) struct Side<'a> {
     pub(super) reader: &'a dyn Reader,
     pub(super) tensors: Vec<Tensor<'a>>,
     pub(super) by_name: FxHashMap<(usize, Captures), usize>,
+    /// The rules that hold each parameter.
+    rules_of: FxHashMap<&'a str, Vec<usize>>,
 }
 
 impl Side<'_> {
@@ -62,7 +64,13 @@ pub(super) fn side<'a>(naive: Naive<'a>, reader: &'a dyn Reader, tensors: Vec<Te
         .enumerate()
         .map(|(at, tensor)| ((tensor.reading.rule, tensor.reading.captures.clone()), at))
         .collect();
-    Side { naive, reader, tensors, by_name }
+    let mut rules_of: FxHashMap<&str, Vec<usize>> = FxHashMap::default();
+    for (at, rule) in naive.layout.rules.iter().enumerate() {
+        for param in rule.expr.params() {
+            rules_of.entry(param).or_default().push(at);
+        }
+    }
+    Side { naive, reader, tensors, by_name, rules_of }
 }
 
 /// What one tensor gave.
@@ -139,18 +147,12 @@ impl<'a> Direction<'a> {
         outcome: &mut TensorOutcome,
     ) -> Result<(), Errors> {
         let tensor = &self.near.tensors[at];
-        let found = self
-            .far
-            .naive
-            .layout
-            .rules
-            .iter()
-            .enumerate()
-            .filter(|(_, rule)| rule.expr.params().contains(&param));
+        let found = self.far.rules_of.get(param).into_iter().flatten();
         // The parts that rules hold of it, and how many elements there are.
         let (mut parts, mut held): (Vec<Vec<Vec<u64>>>, _) = (Vec::new(), None);
         let before = outcome.elements;
-        for (far_rule, rule) in found {
+        for &far_rule in found {
+            let rule = &self.far.naive.layout.rules[far_rule];
             let Some(sample) = self.sample(tensor, far_rule) else { continue };
             let ids = Ids { all: &tensor.sizes, far: &self.far.tensors[sample].sizes };
             let Some(table) = tables.param(tensor.reading, param, far_rule, &ids) else {
@@ -270,22 +272,20 @@ impl<'a> Direction<'a> {
         let strides = &far_meta.strides;
         let origin: u64 =
             table.origin.indices.iter().zip(strides).map(|(index, stride)| index * stride).sum();
-        let moved = |added: &[i64]| -> i64 {
-            added.iter().zip(strides).map(|(index, stride)| index * stride.cast_signed()).sum()
+        let moved = |added: &mut dyn Iterator<Item = i64>| -> i64 {
+            added.zip(strides).map(|(index, stride)| index * stride.cast_signed()).sum()
         };
         let mut start = origin;
-        let mut dims: Vec<Offsets> = classes
-            .iter()
-            .zip(&near_meta.strides)
-            .map(|(class, stride)| {
-                // Offsets count from the lowest.
-                let lowest = class.entries.iter().map(|(_, added)| moved(added)).min().unwrap_or(0);
-                start = start.wrapping_add_signed(lowest);
-                let entry =
-                    |(index, added): &(u64, Vec<i64>)| (index * stride, moved(added).abs_diff(lowest));
-                class.entries.iter().map(entry).collect()
-            })
-            .collect();
+        let mut dims: Vec<Offsets> = Vec::with_capacity(classes.len());
+        for (class, stride) in classes.iter().zip(&near_meta.strides) {
+            // Offsets count from the lowest.
+            let mut lowest = i64::MAX;
+            class.entries.for_each(|_, added| lowest = lowest.min(moved(added)));
+            let mut dim = Offsets::with_capacity(class.entries.len() as usize);
+            class.entries.for_each(|index, added| dim.push((index * stride, moved(added).abs_diff(lowest))));
+            start = start.wrapping_add_signed(if dim.is_empty() { 0 } else { lowest });
+            dims.push(dim);
+        }
         match dims.first_mut() {
             Some(first) => first.iter_mut().for_each(|(_, far)| *far += start),
             // A scalar here may be any element there.
@@ -366,8 +366,7 @@ impl<'a> Direction<'a> {
         let reading = Sizes { outer: sizes.outer(), of: &of };
         let current = outer_sizes(rule.expr.label.as_ref(), &sizes);
         let held = |param: &str| {
-            tensor.present.iter().any(|other| other == param)
-                && self.far.naive.layout.rules.iter().any(|rule| rule.expr.params().contains(&param))
+            tensor.present.iter().any(|other| other == param) && self.far.rules_of.contains_key(param)
         };
         // Per axis: the indices by label.
         let mut axes: Vec<Vec<Labelled>> = Vec::new();
