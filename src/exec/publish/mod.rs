@@ -103,7 +103,11 @@ impl Staged {
     /// Gives the file its size and writes what stands around the data.
     fn fill(&self, output: &OutputFile) -> Result<(), Errors> {
         let write = |error: io::Error| Errors::from(io_error(&self.target, "write it", &error));
-        self.file.set_len(0).and_then(|()| self.file.set_len(output.size)).map_err(write)?;
+        // ext4 writes a file out when it is closed that was ever emptied: only one that holds something is.
+        if self.file.metadata().map_err(write)?.len() > 0 {
+            self.file.set_len(0).map_err(write)?;
+        }
+        self.file.set_len(output.size).map_err(write)?;
         output.pieces.iter().try_for_each(|(at, bytes)| write_all_at(&self.file, *at, bytes)).map_err(write)
     }
 }
