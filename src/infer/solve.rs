@@ -34,7 +34,8 @@ pub(super) fn draft(
 ) -> Result<Draft, Errors> {
     let mut literal: BTreeMap<End, BTreeSet<String>> =
         [(End::Source, BTreeSet::new()), (End::Target, BTreeSet::new())].into();
-    for reading in 0.. {
+    let mut reading = 0;
+    loop {
         let side = |end: End| {
             let content = if end == End::Source { &matcher.source } else { &matcher.target };
             let keys: Vec<&str> = content.tensors().iter().map(|tensor| tensor.key.as_str()).collect();
@@ -48,8 +49,8 @@ pub(super) fn draft(
                 known.extend(prefixes);
             }
         }
+        reading += 1;
     }
-    unreachable!("the last reading is final")
 }
 
 enum Attempt {

@@ -18,6 +18,14 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("identity", &["bind", "diag", "mapping"]),
     ("detect", &["bind", "catalog", "diag", "fold", "identity", "mapping"]),
     ("inspect", &["bind", "catalog", "dtype", "fold", "mapping", "notation", "verify"]),
+    ("draft", &["catalog", "dtype", "diag", "fold", "mapping", "span"]),
+    (
+        "infer",
+        &[
+            "bind", "catalog", "convert", "diag", "dtype", "exec", "format", "mapping", "progress", "span",
+            "verify",
+        ],
+    ),
     ("explain", &["bind", "dtype", "inspect", "mapping", "notation"]),
     ("evidence", &["bind", "catalog", "dtype", "diag", "format", "parallel", "progress"]),
 ];
@@ -28,6 +36,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     // The check of a result shares no code with what made it.
     ("verify", &["plan", "exec", "convert"]),
     ("progress", &["exec", "verify", "convert"]),
+    ("convert", &["lint", "infer", "draft", "explain", "report"]),
 ];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
