@@ -74,7 +74,7 @@ impl Computation<'_> {
     /// Computes and compares.
     ///
     /// # Errors
-    /// Returns cancellation; everything else is part of the result.
+    /// Returns cancellation and what the system refuses to read; everything else is part of the result.
     pub(super) fn run(
         &self,
         target: &dyn Reader,
@@ -132,7 +132,7 @@ impl Computation<'_> {
                     found.files.widen(&differences);
                     self.judge(module, "the two files", tolerance, &differences, &mut found);
                 }
-                Err(error) => self.refuse(module, error, &mut abstained, &mut found),
+                Err(error) => self.refuse(module, error, &mut abstained, &mut found)?,
             }
             match random {
                 None => {}
@@ -146,7 +146,7 @@ impl Computation<'_> {
                     let why = format!("no random weights for modules of over {} MiB", MOST_RANDOM >> 20);
                     *abstained.entry(why).or_default() += 1;
                 }
-                Some(Err(error)) => self.refuse(module, error, &mut abstained, &mut found),
+                Some(Err(error)) => self.refuse(module, error, &mut abstained, &mut found)?,
             }
         }
         found.abstained.extend(abstained);
@@ -164,14 +164,18 @@ impl Computation<'_> {
         error: ForwardError,
         abstained: &mut IndexMap<String, u64>,
         found: &mut Attention,
-    ) {
+    ) -> Result<(), Errors> {
+        if let ForwardError::Read(key, error) = &error {
+            let message = format!("cannot read the weights to compute attention: {error}");
+            return Err(Diagnostic::error("verify/read", message).tensor(key).into());
+        }
         if error.is_abstention() {
             let mut why = error.to_string();
             if let ForwardError::Open(axis) = &error {
                 why = format!("{why}; give it with --axis {axis}=N");
             }
             *abstained.entry(why).or_default() += 1;
-            return;
+            return Ok(());
         }
         let layouts = format!("{} or {}", self.selection.source().name, self.selection.target().name);
         found.differences.push(
@@ -182,6 +186,7 @@ impl Computation<'_> {
             .tensor(name_of(module))
             .help(format!("a `forward` entry of {layouts} contradicts the stored tensors")),
         );
+        Ok(())
     }
 
     /// Returns the largest relative difference that is accepted of the files, and of random weights.
