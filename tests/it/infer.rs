@@ -338,6 +338,8 @@ fn a_mapping_holds_for_models_of_other_sizes() {
     put(&folder, "small", SMALL);
     put(&folder, "other", OTHER);
     let run = folder.run(&["mapping", "infer", "small-src", "small-dst", "--output", "mine.json"]).ok();
+    let again = folder.run(&["mapping", "infer", "small-src", "small-dst", "--output", "mine.json"]);
+    again.fails(&["mine.json", "--into"]);
     assert!(run.stderr.contains("agree with the source"), "{}", run.stderr);
     let text = std::fs::read_to_string(folder.path().join("mine.json")).expect("written");
     for expected in ["\"family\": \"mine\"", "\"h\": [\"num_attention_heads\"]", "\"is\": \"g "] {

@@ -1,5 +1,6 @@
 //! `qkvconv mapping infer SRC DST`
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -106,7 +107,7 @@ fn infer_from(ui: &Ui, args: &InferArgs) -> Result<Exit, Errors> {
         return Err(Diagnostic::error("infer/nothing", "no mapping was found").into());
     }
     match (&args.output, &args.into) {
-        (Some(path), _) => write(path, &inferred.text)?,
+        (Some(path), _) => write_new(path, &inferred.text)?,
         (None, Some(path)) => {
             let text = std::fs::read_to_string(path)
                 .map_err(|error| Errors::from(io_error(path, "read the mapping", &error)))?;
@@ -117,6 +118,21 @@ fn infer_from(ui: &Ui, args: &InferArgs) -> Result<Exit, Errors> {
     summarize(ui, args, &family, &inferred);
     ui.say(&format!("{:.1?}", start.elapsed()));
     Ok(if inferred.unexplained.is_empty() { Exit::Done } else { Exit::Differs })
+}
+
+/// Writes a file that is not there yet.
+fn write_new(path: &Path, text: &str) -> Result<(), Errors> {
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| {
+        let diagnostic = io_error(path, "write the mapping", &error);
+        match error.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                diagnostic.help("name another file, or add the layouts to this one with `--into`").into()
+            }
+            _ => diagnostic.into(),
+        }
+    })
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Errors> {
