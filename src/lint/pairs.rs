@@ -68,6 +68,10 @@ impl<'a> Pairs<'a> {
     /// # Errors
     /// Returns cancellation.
     pub(super) fn run(&self, threads: usize, progress: &dyn Progress) -> Result<Vec<Outcome>, Errors> {
+        // Sizes are found in order, so that it is the same ones whichever thread is first.
+        for layouts in &self.all {
+            self.sizes(*layouts);
+        }
         in_parallel(self.all.len(), threads, progress, &|at| Ok(self.one(self.all[at])))
     }
 
