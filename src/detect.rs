@@ -158,18 +158,13 @@ pub fn apart(fitting: &[&Candidate]) -> Vec<String> {
 
 /// Returns what tells a layout beside names and shapes.
 fn told_by(layout: &Layout) -> Vec<String> {
-    let values = |values: Vec<String>| values.join(" or ");
     let mut told = Vec::new();
     if !layout.models.is_empty() {
-        let models = layout.models.iter().map(|name| format!("`{name}`")).collect();
-        told.push(format!("a config whose `model_type` is {}", values(models)));
+        let models: Vec<String> = layout.models.iter().map(|name| format!("`{name}`")).collect();
+        told.push(format!("a config whose `model_type` is {}", models.join(" or ")));
     }
     for condition in &layout.when {
-        let allowed = condition.allowed.iter().map(|value| match value {
-            serde_json::Value::Null => "missing".to_owned(),
-            value => value.to_string(),
-        });
-        told.push(format!("a config whose `{}` is {}", condition.key, values(allowed.collect())));
+        told.push(format!("a config whose `{}` is {}", condition.key, condition.allowed_words()));
     }
     told
 }
@@ -203,7 +198,6 @@ fn score(
     options: &BindOptions,
     recorded: Option<&Identity>,
 ) -> Option<Candidate> {
-    let is_set = layout.is_file_set();
     let mut matched = 0;
     let mut anchored = mapping.anchors.is_empty();
     let mut held = 0;
@@ -214,7 +208,7 @@ fn score(
         let mut hits = 0;
         for &tensor in &samples {
             let name = catalog.tensors[tensor].key.as_str();
-            let (file, key) = name.split_once("::").filter(|_| is_set).unwrap_or(("", name));
+            let (file, key) = layout.split_name(name);
             let rule = layout.rules.iter().find(|rule| rule.template.matches(file, key).is_some());
             if let Some(rule) = rule {
                 let params = rule.expr.params();

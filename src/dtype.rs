@@ -47,6 +47,11 @@ macro_rules! dtypes {
                 }
             }
 
+            /// Returns whether elements are floating-point numbers that are computed with, weighed and cast.
+            pub const fn is_computable(self) -> bool {
+                matches!(self, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
+            }
+
             /// Returns whether elements stand in blocks that share scales, so that one alone has no bits of its own.
             pub const fn is_quantised(self) -> bool {
                 match self {

@@ -55,6 +55,7 @@ mod parallel;
 pub mod plan;
 mod positioned;
 pub mod progress;
+mod random;
 pub mod report;
 pub mod span;
 pub mod verify;

@@ -14,6 +14,7 @@ use super::unknowns::{Fact, Unknowns};
 use super::{Binding, Size, trace};
 use crate::diag::{Collector, Diagnostic, nearest_key};
 use crate::mapping::Layout;
+use crate::mapping::forward::stored_name;
 use crate::mapping::key::Captures;
 use crate::span::Span;
 
@@ -114,11 +115,7 @@ fn name_of(
         captures.indices.push((axis.to_owned(), index));
     }
     captures.indices.sort();
-    match template.print(&captures) {
-        Ok((Some(file), key)) => format!("{file}::{key}"),
-        Ok((None, key)) => key,
-        Err(_) => template.to_string(),
-    }
+    stored_name(template, &captures).unwrap_or_else(|_| template.to_string())
 }
 
 /// A parameter is missing in a module that has others.

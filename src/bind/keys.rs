@@ -69,10 +69,7 @@ pub(crate) fn sort_out(
             continue;
         }
         // A tensor of a set of files goes by `FILE::KEY`.
-        let (file, key) = match name.split_once("::").filter(|_| layout.is_file_set()) {
-            Some(both) => both,
-            None => ("", name.as_str()),
-        };
+        let (file, key) = layout.split_name(name);
         let found = layout
             .rules
             .iter()
@@ -80,7 +77,9 @@ pub(crate) fn sort_out(
             .filter(|(rule, _)| active[*rule])
             .filter_map(|(rule, held)| held.template.matches(file, key).map(|captures| (rule, captures)));
         let found: Vec<(usize, Captures)> = found.collect();
-        let Some((rule, captures)) = most_special(layout, &found).or(found.first()).cloned() else {
+        let candidates: Vec<usize> = found.iter().map(|(rule, _)| *rule).collect();
+        let special = layout.most_special(&candidates);
+        let Some((rule, captures)) = found.get(special.unwrap_or(0)).cloned() else {
             match layout.ignore.iter().find(|template| template.matches(file, key).is_some()) {
                 Some(ignored) => {
                     let rule = Some(ignored.span.clone());
@@ -91,7 +90,7 @@ pub(crate) fn sort_out(
             continue;
         };
         if let Some((other, _)) = found.iter().find(|(other, _)| *other != rule)
-            && most_special(layout, &found).is_none()
+            && special.is_none()
         {
             let same = layout.rules[*other].template.key == layout.rules[rule].template.key;
             errors.push(
@@ -140,15 +139,6 @@ fn uncaptured(pair: &Pair<'_>, rule: usize) -> Vec<(String, Vec<String>)> {
     let params = pair.source_rules[rule].params.iter();
     let wanted = params.flat_map(|&param| pair.paths_of(param)).filter(|path| !captured.contains(path));
     wanted.filter_map(|path| Some((path.to_owned(), pair.target.paths.get(path)?.clone()))).collect()
-}
-
-/// Returns the rule whose names are among those of each other rule found.
-fn most_special<'a>(layout: &Layout, found: &'a [(usize, Captures)]) -> Option<&'a (usize, Captures)> {
-    let template = |rule: usize| &layout.rules[rule].template;
-    let within = |rule: usize| {
-        found.iter().all(|(other, _)| *other == rule || template(rule).is_within(template(*other)))
-    };
-    found.iter().find(|(rule, _)| within(*rule))
 }
 
 /// Of tied tensors that pass through, only the first is kept: the file says that they are one.

@@ -177,7 +177,7 @@ impl Binding<'_> {
         // Parameters with the same axes are wanted in the same places.
         let mut places: FxHashMap<&[AxisId], OrderedSet<(u32, Indices)>> = FxHashMap::default();
         for (param, (name, declared)) in mapping.params.iter().enumerate() {
-            if declared.optional || declared.absent_zeros {
+            if !declared.is_required() {
                 continue;
             }
             if !self.pair.layout(Side::Source).holds(name) {

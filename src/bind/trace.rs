@@ -12,7 +12,7 @@ use super::sizes::{self, Contradiction, Monomial, Origin, Polynomial, Side as Eq
 use super::unknowns::{Fact, Unknowns};
 use crate::diag::Diagnostic;
 use crate::mapping::Rule;
-use crate::notation::{AxisName, Dim, DimKind, Term, for_each_axis};
+use crate::notation::{Dim, DimKind, Term, for_each_axis};
 
 /// `polynomial = number`, which does not hold.
 pub(super) struct Equation<'a> {
@@ -132,12 +132,7 @@ fn written(binding: &Binding<'_>, fact: &Fact) -> Vec<Vec<String>> {
 
 fn blocks(dims: &[Dim], lists: &mut Vec<Vec<String>>) {
     let mut all = Vec::new();
-    for_each_axis(dims, &mut |axis, _| {
-        all.push(match axis {
-            AxisName::Named(name) => name.to_owned(),
-            AxisName::Literal(size) => size.to_string(),
-        });
-    });
+    for_each_axis(dims, &mut |axis, _| all.push(axis.to_string()));
     lists.push(all);
     for dim in dims {
         if let DimKind::Sum(terms) = &dim.kind {

@@ -23,8 +23,7 @@ pub(crate) struct Ui {
 
 impl Ui {
     pub(crate) fn new(quiet: bool) -> Ui {
-        let colour =
-            io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let colour = takes_colour(&io::stderr());
         Ui { quiet, renderer: if colour { Renderer::styled() } else { Renderer::plain() } }
     }
 
@@ -41,7 +40,7 @@ impl Ui {
 
     /// Returns whether results may be coloured.
     pub(crate) fn is_coloured(&self) -> bool {
-        io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        takes_colour(&io::stdout())
     }
 
     /// Writes a line of results; a reader that went away ends the output quietly.
@@ -96,6 +95,11 @@ fn tidied(text: &str, has_excerpt: bool) -> String {
         line.trim() == ":::" || (!has_excerpt && line.trim() == "|")
     };
     text.lines().filter(|line| !is_empty(line)).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns whether what is written there may be coloured.
+fn takes_colour(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Tells how a run ends that failed with these errors.

@@ -275,7 +275,7 @@ impl<'a> Conversion<'a> {
         let fingerprint = self.resume.then(|| self.fingerprint());
         let mut staging =
             Staging::create(destination, &self.layout, &sources, publish, fingerprint.as_ref())?;
-        let made = self.make(&mut staging, verify, limits, progress);
+        let made = self.make(&mut staging, destination, verify, limits, progress);
         let mut done = made.map_err(|errors| staging.with_kept(errors))?;
         // What was made of a source that changed is of no use, now or later; nor is what differs from it.
         let unchanged = self.reader.unchanged();
@@ -294,11 +294,11 @@ impl<'a> Conversion<'a> {
     fn make(
         &self,
         staging: &mut Staging,
+        destination: &Destination,
         verify: Verify,
         limits: &Limits,
         progress: &dyn Progress,
     ) -> Result<Done, Errors> {
-        let destination = staging.destination().clone();
         let written = if self.resume {
             self.write_by_file(staging, limits, progress)
         } else {
@@ -308,7 +308,7 @@ impl<'a> Conversion<'a> {
         let checked = match verify {
             Verify::None => None,
             how => {
-                let written = self.reopen(&destination, staging.temporary_paths())?;
+                let written = self.reopen(destination, staging.temporary_paths())?;
                 Some(self.compare(written.as_ref(), how, limits, progress)?)
             }
         };

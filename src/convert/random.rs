@@ -14,7 +14,8 @@ use crate::exec::{Limits, Placement, ReadAt, WriteAt, execute};
 use crate::mapping::forward::{Forward, stored_name};
 use crate::plan::{Check, Plan, Step, TensorPlan, unit};
 use crate::progress::Progress;
-use crate::verify::forward::{Differences, ForwardError, ForwardSide, Random, Weights, compare_module};
+use crate::random::Random;
+use crate::verify::forward::{Differences, ForwardError, ForwardSide, Weights, compare_module};
 
 /// Random weights are made for modules of up to this many bytes; memory is bounded by it.
 pub(super) const MOST_RANDOM: u64 = 64 << 20;
@@ -46,20 +47,10 @@ impl Computation<'_> {
             targets: targets.iter().map(|at| self.plan.targets[*at].clone()).collect(),
             ..Plan::default()
         };
-        let source = Memory(&made);
-        let mut placements = Vec::new();
-        let mut size = 0;
-        for target in &part.targets {
-            placements.push(Placement { file: 0, offset: size });
-            size += target.bytes();
-        }
-        let output = Output(Mutex::new(vec![0; size as usize]));
-        let limits = Limits { threads: 1, memory: 8 << 20 };
         let failed = |errors: Errors| {
             ForwardError::Read("random weights".into(), io::Error::other(errors.to_string()))
         };
-        execute(&part, catalog, &source, &output, &placements, &limits, &Silent).map_err(failed)?;
-        let written = output.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (placements, written) = in_memory(&part, catalog, &made, 8 << 20).map_err(failed)?;
         let source = MemoryWeights {
             names: self.source_names_of(catalog, &sources),
             read: Box::new(|meta: &TensorMeta| {
@@ -230,6 +221,28 @@ fn fulfil(check: &Check, catalog: &Catalog, made: &mut BTreeMap<usize, Vec<u8>>)
     }
 }
 
+/// Executes a plan in memory: sources by number, each a file of its own; returns the output and where each target lies.
+///
+/// # Errors
+/// As [`execute`].
+pub(crate) fn in_memory(
+    plan: &Plan,
+    catalog: &Catalog,
+    sources: &BTreeMap<usize, Vec<u8>>,
+    memory: u64,
+) -> Result<(Vec<Placement>, Vec<u8>), Errors> {
+    let mut placements = Vec::new();
+    let mut size = 0;
+    for target in &plan.targets {
+        placements.push(Placement { file: 0, offset: size });
+        size += target.bytes();
+    }
+    let output = Output(Mutex::new(vec![0; size as usize]));
+    let limits = Limits { threads: 1, memory };
+    execute(plan, catalog, &Memory(sources), &output, &placements, &limits, &Silent)?;
+    Ok((placements, output.0.into_inner().unwrap_or_else(PoisonError::into_inner)))
+}
+
 /// Finds a tensor's bytes.
 pub(crate) type Find<'a> = Box<dyn Fn(&TensorMeta) -> Option<&'a [u8]> + Sync + 'a>;
 
@@ -255,7 +268,7 @@ impl Weights for MemoryWeights<'_> {
 }
 
 /// Random source tensors, as the execution reads them: each is a file of its own.
-pub(crate) struct Memory<'a>(pub(crate) &'a BTreeMap<usize, Vec<u8>>);
+struct Memory<'a>(&'a BTreeMap<usize, Vec<u8>>);
 
 impl ReadAt for Memory<'_> {
     fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
@@ -267,7 +280,7 @@ impl ReadAt for Memory<'_> {
 }
 
 /// The output in memory.
-pub(crate) struct Output(pub(crate) Mutex<Vec<u8>>);
+struct Output(Mutex<Vec<u8>>);
 
 impl WriteAt for Output {
     fn write_all_at(&self, _: usize, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -278,7 +291,7 @@ impl WriteAt for Output {
 }
 
 /// Nobody watches.
-pub(crate) struct Silent;
+struct Silent;
 
 impl Progress for Silent {
     fn advance(&self, _: u64) {}

@@ -1,7 +1,5 @@
 //! Ways in which the rows of query, key and value projections can stand in one fused tensor.
 
-use std::fmt;
-
 /// A part of an attention module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
@@ -112,12 +110,6 @@ impl Arrangement {
             true => format!("({})", parts.join(" + ")),
             false => format!("({chunks}({}))", parts.join(" + ")),
         }
-    }
-}
-
-impl fmt::Display for Arrangement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.describe(&[], None))
     }
 }
 

@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Limits;
 use super::arrange::{Heads, Part, Place};
-use super::sample::{Matrix, Placed, is_weighable};
+use super::sample::{Matrix, Placed, spread};
 use crate::bind::{AxisSizes, Block, Bound, Content, SourceTensor};
 use crate::catalog::Catalog;
 
@@ -86,7 +86,7 @@ pub fn declared(bound: &Bound, catalog: &Catalog, limits: &Limits) -> Declared {
                 continue;
             }
             match held(bound, source, *param, part, is_bias) {
-                Some(held) if is_weighable(meta.dtype) => {
+                Some(held) if meta.dtype.is_computable() => {
                     by_prefix.entry(prefix.to_owned()).or_default().push(held);
                 }
                 _ => whole = false,
@@ -137,9 +137,9 @@ fn picked(bound: &Bound, catalog: &Catalog, limits: &Limits, left_out: &mut usiz
     }
     let mut names = FxHashSet::default();
     for list in alike.into_values() {
-        let count = list.len().min(limits.modules.max(1));
-        *left_out += list.len() - count;
-        names.extend((0..count).map(|at| list[at * list.len() / count].clone()));
+        let some = spread(&list, limits.modules);
+        *left_out += list.len() - some.len();
+        names.extend(some);
     }
     names
 }

@@ -53,9 +53,10 @@ pub struct Placed {
     pub places: Vec<Place>,
 }
 
-/// Returns whether elements of the type can be weighed.
-pub(super) const fn is_weighable(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
+/// Picks at most so many, spread over all.
+pub(super) fn spread<T: Clone>(list: &[T], most: usize) -> Vec<T> {
+    let count = list.len().min(most.max(1));
+    (0..count).map(|at| list[at * list.len() / count.max(1)].clone()).collect()
 }
 
 /// Reads a matrix, row after row.

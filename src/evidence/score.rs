@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::arrange::{Heads, Part, Place};
+use crate::random::Random;
 
 /// How often rows are shuffled for the control.
 pub(super) const SHUFFLES: usize = 16;
@@ -88,7 +89,7 @@ pub(super) fn ranks(norms: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Ranks of the norms of parts that stand in other tensors, each in canonical order.
+/// Ranks of the norms of parts that stand in other tensors, each in canonical order and centred within its heads.
 pub(super) type Others = FxHashMap<Part, Vec<f64>>;
 
 /// What is known of a module beyond its fused tensor.
@@ -116,11 +117,7 @@ impl Context {
         for (part, list) in &mut parts {
             within += center(list, heads.of(*part));
         }
-        let mut others = self.others.clone();
-        for (part, list) in &mut others {
-            center(list, heads.of(*part));
-        }
-        let found = |part| parts.get(&part).or_else(|| others.get(&part));
+        let found = |part| parts.get(&part).or_else(|| self.others.get(&part));
         let pair = |many: Part, few: Part| match (found(many), found(few)) {
             (Some(many), Some(few)) => tie(&merged(many, heads), few),
             _ => 0.0,
@@ -136,7 +133,7 @@ fn split_gain(count: usize, total: f64, within: f64) -> f64 {
 }
 
 /// Takes each head's mean away; returns the sum of squares that is left.
-fn center(list: &mut [f64], heads: u64) -> f64 {
+pub(super) fn center(list: &mut [f64], heads: u64) -> f64 {
     let size = (list.len() / heads.max(1) as usize).max(1);
     let mut left = 0.0;
     for head in list.chunks_mut(size) {
@@ -259,7 +256,7 @@ fn control(mut scores: Vec<f64>, rows: usize, seed: u64, one: impl Fn(&[u32]) ->
     let mut order: Vec<u32> = (0..rows as u32).collect();
     let shuffled: Vec<(f64, f64)> = (0..SHUFFLES)
         .map(|_| {
-            random.shuffle(&mut order);
+            shuffle(&mut random, &mut order);
             one(&order)
         })
         .collect();
@@ -287,21 +284,8 @@ pub(super) fn labels(places: &[Place]) -> Vec<u8> {
     places.iter().map(label).collect()
 }
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): the same seed gives the same control everywhere.
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    fn shuffle(&mut self, order: &mut [u32]) {
-        for at in (1..order.len()).rev() {
-            order.swap(at, (self.next() % (at as u64 + 1)) as usize);
-        }
+fn shuffle(random: &mut Random, order: &mut [u32]) {
+    for at in (1..order.len()).rev() {
+        order.swap(at, (random.bits() % (at as u64 + 1)) as usize);
     }
 }

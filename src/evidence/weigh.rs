@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Limits;
 use super::arrange::{Heads, Part, Place, Sizes, candidates};
 use super::declared::Module;
-use super::sample::{self, Matrix, Placed};
+use super::sample::{self, Matrix, Placed, spread};
 use super::score::{self, Context, HeadReading, Others, Rows, Tally};
 use super::verdict::Question;
 use crate::diag::{Diagnostic, Errors};
@@ -99,12 +99,6 @@ fn arrangements(fused: &Placed, heads: Option<Heads>) -> (Vec<String>, Vec<Vec<P
     (names.into_iter().map(|names| names.join(" = ")).collect(), maps)
 }
 
-/// Picks at most so many, spread over all.
-fn spread<'a>(list: &[&'a Module], most: usize) -> Vec<&'a Module> {
-    let count = list.len().min(most.max(1));
-    (0..count).map(|at| list[at * list.len() / count.max(1)]).collect()
-}
-
 fn fused_tally(
     reader: &dyn Reader,
     module: &Module,
@@ -115,11 +109,12 @@ fn fused_tally(
     let matrix = fused.matrix.sampled(limits.elements);
     let Some(rows) = Rows::new(numbers(reader, &matrix)?, matrix.columns.len()) else { return Ok(None) };
     let mut others = Others::default();
-    if module.heads.is_some() {
+    if let Some(heads) = module.heads {
         for (part, alone) in &module.parts {
             if fused.places.iter().all(|(other, _)| other != part)
-                && let Some(ranks) = ranks(reader, &alone.matrix, limits)?
+                && let Some(mut ranks) = ranks(reader, &alone.matrix, limits)?
             {
+                score::center(&mut ranks, heads.of(*part));
                 others.insert(*part, ranks);
             }
         }
@@ -175,9 +170,9 @@ pub fn orient(
         })?;
         let tallies: Vec<Tally> = tallies.into_iter().flatten().collect();
         let mut question = Question::new(names, &tallies);
-        let sampled = (limits.elements / heads.rows(part).max(1) as usize).max(4).min(columns);
-        question.about = format!("the heads of {}", part.letter());
         let first = list.first().and_then(|module| module.parts.get(&part));
+        let sampled = first.map_or(0, |alone| alone.matrix.sampled(limits.elements).columns.len());
+        question.about = format!("the heads of {}", part.letter());
         question.tensor = first.map_or_else(String::new, |alone| key_of(reader, &alone.matrix));
         question.modules = list.len();
         question.sample = (heads.rows(part) as usize, sampled, columns);
@@ -199,10 +194,11 @@ fn heads_tally(
         None => None,
     };
     let mut readings = Vec::new();
-    for &(transposed, exchanged) in asked {
-        let matrix = if transposed { alone.matrix.transposed() } else { alone.matrix.clone() };
+    // Those of one axis stand next to each other, and are read once.
+    for same in asked.chunk_by(|a, b| a.0 == b.0) {
+        let matrix = if same[0].0 { alone.matrix.transposed() } else { alone.matrix.clone() };
         let Some(ranks) = ranks(reader, &matrix, limits)? else { return Ok(None) };
-        readings.push(HeadReading { ranks, exchanged });
+        readings.extend(same.iter().map(|&(_, exchanged)| HeadReading { ranks: ranks.clone(), exchanged }));
     }
     Ok(Some(score::heads(&readings, part, heads, partner.as_deref(), limits.seed)))
 }

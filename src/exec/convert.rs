@@ -27,11 +27,6 @@ impl Losses {
     }
 }
 
-/// Returns whether values of that type can be converted.
-pub(super) fn is_convertible(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
-}
-
 /// What happens to values on the way: `to(from * scale + offset)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Conversion {
@@ -49,7 +44,7 @@ impl Conversion {
     /// Converts all values; both slices are aligned and hold equally many.
     ///
     /// # Panics
-    /// Panics for types that are not [convertible](is_convertible).
+    /// Panics for types that are not [computable](Dtype::is_computable).
     pub(super) fn convert(&self, from: &[u8], to: &mut [u8]) -> Losses {
         match self.from {
             Dtype::F64 => self.store(bytemuck::cast_slice::<u8, f64>(from).iter().copied(), to),

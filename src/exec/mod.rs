@@ -280,8 +280,8 @@ impl Run<'_> {
                     ValueOp::Convert { from, to, .. } => {
                         from == stored.dtype
                             && to == tensor.dtype
-                            && convert::is_convertible(from)
-                            && convert::is_convertible(to)
+                            && from.is_computable()
+                            && to.is_computable()
                     }
                 };
                 if !possible {

@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use super::ReadAt;
 use super::gather::Gather;
-use super::part::{Part, clip, compacted, merged};
+use super::jobs::check_loops;
+use super::part::merged;
+use super::worker::read_side;
 use crate::catalog::Catalog;
 use crate::diag::Errors;
-use crate::plan::Loop;
 
 /// Reads tensors of any strides row by row, in bounded memory.
 pub(crate) struct Rows<'a> {
@@ -37,12 +38,8 @@ impl<'a> Rows<'a> {
     ) -> Result<(), Errors> {
         let meta = &self.catalog.tensors[tensor];
         let dims = meta.shape.iter().zip(&meta.strides).filter(|(count, _)| **count != 1);
-        let loops = dims.map(|(&count, &source_step)| Loop { count, source_step, target_step: 0 });
-        let loops = merged(&compacted(&loops.collect::<Vec<_>>()));
-        clip(Part { source_offset: 0, target_offset: 0, loops: &loops }, range, &mut |part| {
-            let part = Part { target_offset: part.target_offset - range.start, ..part };
-            self.gather.gather(tensor, part, target)
-        })
+        let loops = merged(&check_loops(dims.map(|(&count, &step)| (count, step))));
+        read_side(&mut self.gather, (tensor, 0), &loops, range, target)
     }
 }
 

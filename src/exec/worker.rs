@@ -268,7 +268,7 @@ impl<'a> Worker<'a> {
 }
 
 /// Reads a range of one side's elements, in the requirement's order.
-fn read_side(
+pub(super) fn read_side(
     gather: &mut Gather<'_>,
     (tensor, source_offset): (usize, u64),
     loops: &[Loop],

@@ -1,9 +1,7 @@
 //! How a framework computes attention, in words.
 
 use super::formula;
-use crate::mapping::forward::{
-    Apply, Cut, Forward, Norm, NormKind, Part, Product, Projection, RotaryStyle, Slot,
-};
+use crate::mapping::forward::{Apply, Cut, Forward, Norm, NormKind, Part, Product, Projection, Slot};
 
 /// Tells how attention is computed from the stored tensors.
 pub(super) fn forward(name: &str, forward: &Forward) -> Vec<String> {
@@ -25,10 +23,7 @@ pub(super) fn forward(name: &str, forward: &Forward) -> Vec<String> {
         None => "  no rotation by position".to_owned(),
         Some(rotary) => format!(
             "  q and k rotate by position, {} pairs, {}",
-            match rotary.style {
-                RotaryStyle::Half => "half-split",
-                RotaryStyle::Interleaved => "interleaved",
-            },
+            rotary.style.words(),
             match &rotary.dims {
                 Some(dims) => format!("the first {} elements of a head", formula(dims)),
                 None => "all of a head".to_owned(),

@@ -25,13 +25,7 @@ fn formula(formula: &Formula) -> &str {
 
 /// Tells what must hold of the config; `None` for no condition.
 fn condition_words(conditions: &[Condition]) -> Option<String> {
-    let one = |condition: &Condition| {
-        let values = condition.allowed.iter().map(|value| match value {
-            serde_json::Value::Null => "missing".to_owned(),
-            other => other.to_string(),
-        });
-        format!("config `{}` is {}", condition.key, values.collect::<Vec<_>>().join(" or "))
-    };
+    let one = |condition: &Condition| format!("config `{}` is {}", condition.key, condition.allowed_words());
     let all: Vec<String> = conditions.iter().map(one).collect();
     (!all.is_empty()).then(|| all.join(" and "))
 }

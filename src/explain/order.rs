@@ -2,7 +2,6 @@
 
 use super::place::Place;
 use crate::inspect::{dim_names, pair_order};
-use crate::mapping::forward::RotaryStyle;
 use crate::mapping::key::Template;
 use crate::mapping::{Layout, Mapping};
 use crate::notation::{AxisName, Term, for_each_axis};
@@ -122,10 +121,7 @@ impl Order<'_> {
         let definition = self.definition(axis, own).or_else(|| self.definition(axis, other));
         let Some([term]) = definition else { return vec![axis.to_owned()] };
         let mut inner = Vec::new();
-        for_each_axis(&term.dims, &mut |axis, _| match axis {
-            AxisName::Named(name) => inner.push(name.to_owned()),
-            AxisName::Literal(size) => inner.push(size.to_string()),
-        });
+        for_each_axis(&term.dims, &mut |axis, _| inner.push(axis.to_string()));
         let inner: Vec<String> =
             inner.iter().flat_map(|axis| self.parts(axis, own, other, mentioned)).collect();
         match inner.iter().any(|axis| mentioned.contains(axis)) {
@@ -187,14 +183,10 @@ impl Order<'_> {
             if from == to || parts(&from) != parts(&to) {
                 continue;
             }
-            let name = |style: RotaryStyle| match style {
-                RotaryStyle::Half => "half-split",
-                RotaryStyle::Interleaved => "interleaved",
-            };
             let style = |side: Side<'_>| pair_order(self.mapping, side.layout, axis);
             words.push(match (style(self.source), style(self.target)) {
                 (Some(a), Some(b)) if a != b => {
-                    format!("each head reordered from {} to {} rotary pairs", name(a), name(b))
+                    format!("each head reordered from {} to {} rotary pairs", a.words(), b.words())
                 }
                 _ => format!("each {axis} reordered from {from} to {to}"),
             });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::content::{Content, is_float};
+use super::content::Content;
 use super::express::End;
 use super::matching::Matcher;
 use super::solve::{Naming, draft};
@@ -94,8 +94,13 @@ fn blamed(draft: &Draft, target: &dyn Reader, key: &String) -> Vec<String> {
 /// Returns the type to which floating-point tensors have to be cast, where it is one.
 fn cast(source: &dyn Reader, target: &dyn Reader) -> Option<Dtype> {
     let types = |reader: &dyn Reader| {
-        let mut types: Vec<Dtype> =
-            reader.catalog().tensors.iter().map(|tensor| tensor.dtype).filter(|of| is_float(*of)).collect();
+        let mut types: Vec<Dtype> = reader
+            .catalog()
+            .tensors
+            .iter()
+            .map(|tensor| tensor.dtype)
+            .filter(|of| of.is_computable())
+            .collect();
         types.sort_unstable();
         types.dedup();
         types

@@ -10,6 +10,7 @@ use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Diagnostic, Errors};
 use crate::dtype::Dtype;
 use crate::format::Reader;
+use crate::random::Random;
 
 /// The most bytes of a tensor that are kept in memory for lines across its rows.
 const KEPT: u64 = 16 << 20;
@@ -20,11 +21,6 @@ const CHUNK: u64 = 1 << 20;
 /// Returns whether tensors of that type can be compared element by element.
 pub(super) fn is_plain(dtype: Dtype) -> bool {
     matches!(dtype.byte_width(), Some(1 | 2 | 4 | 8))
-}
-
-/// Returns whether values of that type are cast by `--dtype`.
-pub(super) fn is_float(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
 }
 
 /// Turns stored bytes into the bits that the elements have in a type.
@@ -256,13 +252,10 @@ impl Lines {
     }
 }
 
-/// Spreads the bits of a value, so that sums of few values are not equal by chance (the finaliser of SplitMix64, Steele,
-/// Lea and Flood 2014).
+/// Spreads the bits of a value, so that sums of few values are not equal by chance.
+#[inline]
 fn mixed(value: u64) -> u64 {
-    let mut x = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+    Random(value).bits()
 }
 
 /// Returns the index of a line's first element.

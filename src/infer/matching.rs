@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::content::{Content, Lines, is_float, is_plain, line_index};
+use super::content::{Content, Lines, is_plain, line_index};
 use crate::catalog::TensorMeta;
 use crate::diag::Errors;
 use crate::dtype::Dtype;
@@ -99,7 +99,7 @@ impl<'a> Matcher<'a> {
         let mut source_constants = FxHashMap::default();
         for (at, tensor) in source.tensors().iter().enumerate().filter(|(_, tensor)| is_usable(tensor)) {
             for &dtype in &wanted {
-                if dtype == tensor.dtype || (is_float(dtype) && is_float(tensor.dtype)) {
+                if dtype == tensor.dtype || (dtype.is_computable() && tensor.dtype.is_computable()) {
                     let lines = source.lines(at, dtype)?;
                     lines.iter().for_each(|lines| table.add(at, lines));
                     if let Some(value) = lines.first().and_then(Lines::value) {
@@ -216,7 +216,8 @@ impl<'a> Matcher<'a> {
         let fits = |&&source: &&usize| {
             let other = &self.source.tensors()[source];
             is_usable(other)
-                && (other.dtype == tensor.dtype || (is_float(other.dtype) && is_float(tensor.dtype)))
+                && (other.dtype == tensor.dtype
+                    || (other.dtype.is_computable() && tensor.dtype.is_computable()))
                 && other.elements() <= SINGLE / 4
         };
         let among: Vec<usize> = among.iter().filter(fits).copied().collect();

@@ -23,9 +23,9 @@ pub fn merge(text: &str, parts: &Parts) -> Result<String, Errors> {
     for (section, entries) in sections {
         let known = top.properties.iter().find(|prop| prop.name.as_str() == section).map(|prop| &prop.value);
         let Some(Value::Object(known)) = known else {
-            let written = written(entries, "    ");
+            let written = written(entries);
             let text = format!("\n  {}: {{\n{written}\n  }}", super::write::quoted(section));
-            edits.push(insertion(text_of(top, text)));
+            edits.push(insertion(top, &text));
             continue;
         };
         let mut added: Vec<(String, String)> = Vec::new();
@@ -37,8 +37,8 @@ pub fn merge(text: &str, parts: &Parts) -> Result<String, Errors> {
             }
         }
         if !added.is_empty() {
-            let lines = format!("\n{}", written(&added, "    "));
-            edits.push(insertion(text_of(known, lines)));
+            let lines = format!("\n{}", written(&added));
+            edits.push(insertion(known, &lines));
         }
     }
     let mut result = text.to_owned();
@@ -72,18 +72,13 @@ fn same(text: &str, prop: &ObjectProp<'_>, value: &str) -> bool {
     known.is_some() && known == serde_json::from_str(value).ok()
 }
 
-fn written(entries: &[(String, String)], pad: &str) -> String {
-    let lines = entries.iter().map(|(name, value)| format!("{pad}{}: {value}", super::write::quoted(name)));
+fn written(entries: &[(String, String)]) -> String {
+    let lines = entries.iter().map(|(name, value)| format!("    {}: {value}", super::write::quoted(name)));
     lines.collect::<Vec<_>>().join(",\n")
 }
 
-/// An object, its last entry's end, and what is to stand behind that.
-fn text_of<'a, 'b>(object: &'a Object<'b>, text: String) -> (&'a Object<'b>, String) {
-    (object, text)
-}
-
 /// Returns where a text goes that is added to an object, and the text with its comma.
-fn insertion((object, text): (&Object<'_>, String)) -> (usize, String) {
+fn insertion(object: &Object<'_>, text: &str) -> (usize, String) {
     match object.properties.last() {
         Some(last) => (last.range.end, format!(",{text}")),
         None => (object.range.start + 1, format!("{text}\n  ")),

@@ -280,7 +280,6 @@ fn finish(
     for end in [End::Source, End::Target] {
         let mut layout = LayoutText {
             name: naming.layouts[&end].to_owned(),
-            about: String::new(),
             tensors: Vec::new(),
             config: BTreeMap::new(),
             ignore: Vec::new(),

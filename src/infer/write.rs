@@ -139,8 +139,7 @@ pub(super) fn expression(rule: &Rule, axes: &Axes, params: &Params) -> String {
 fn dim(nodes: &[Node], axes: &Axes, params: &Params) -> String {
     match nodes {
         [] => "1".into(),
-        [node @ Node::Digit(_)] => inner(node, axes, params),
-        [node @ Node::Sum(_)] => inner(node, axes, params),
+        [node] => inner(node, axes, params),
         nodes => match &composed(nodes, axes, params)[..] {
             [one] => one.clone(),
             names => format!("({})", names.join(" ")),
@@ -174,7 +173,6 @@ fn term(term: &Term, axes: &Axes, params: &Params) -> String {
 /// What a layout's text is made of.
 pub(super) struct LayoutText {
     pub(super) name: String,
-    pub(super) about: String,
     pub(super) tensors: Vec<(String, String)>,
     pub(super) config: BTreeMap<String, String>,
     pub(super) ignore: Vec<String>,
@@ -184,7 +182,7 @@ impl LayoutText {
     /// Returns the lines of the layout's object, indented by that many spaces.
     pub(super) fn text(&self, indent: usize) -> String {
         let pad = " ".repeat(indent);
-        let mut fields = vec![format!("{pad}  \"about\": {}", quoted(&self.about))];
+        let mut fields = vec![format!("{pad}  \"about\": \"\"")];
         let width =
             self.tensors.iter().map(|(template, _)| quoted(template).chars().count()).max().unwrap_or(0);
         let rules: Vec<String> = self

@@ -14,4 +14,5 @@ pub use picture::{Cell, Picture, draw, letter};
 pub use rotary::{Rotary, pair_order, rotary};
 pub use seen::{Element, Seen, group_axis, head_axis, ranges, runs};
 pub use sizes::{deduce, example, of_config};
+pub(crate) use sizes::{length, product};
 pub use words::{describe, dim_names, group_words};

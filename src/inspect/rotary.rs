@@ -196,11 +196,7 @@ impl Rotary {
     /// Tells it in words.
     pub fn words(&self) -> String {
         let Some(pairs) = &self.pairs else {
-            let style = match self.style {
-                Some(RotaryStyle::Half) => "half-split",
-                Some(RotaryStyle::Interleaved) => "interleaved",
-                None => "of an order of their own",
-            };
+            let style = self.style.map_or("of an order of their own", RotaryStyle::words);
             return format!("rotary pairs {style}; how many elements of a head rotate is not known");
         };
         let turned = pairs.iter().flatten().count();

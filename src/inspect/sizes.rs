@@ -28,11 +28,12 @@ pub fn deduce(mapping: &Mapping, layout: &Layout, sizes: &mut AxisSizes) {
 }
 
 /// Returns the length of a concatenation; `None` where a size is open or beyond 64 bits.
-fn length(terms: &[Term], sizes: &AxisSizes) -> Option<u64> {
+pub(crate) fn length(terms: &[Term], sizes: &AxisSizes) -> Option<u64> {
     terms.iter().try_fold(0_u64, |sum, term| sum.checked_add(product(&term.dims, sizes)?))
 }
 
-fn product(dims: &[Dim], sizes: &AxisSizes) -> Option<u64> {
+/// Returns the product of stored axes; `None` where a size is open or beyond 64 bits.
+pub(crate) fn product(dims: &[Dim], sizes: &AxisSizes) -> Option<u64> {
     dims.iter().try_fold(1_u64, |product, dim| product.checked_mul(of_dim(dim, sizes)?))
 }
 

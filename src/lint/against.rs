@@ -145,16 +145,12 @@ pub fn cover(mapping: &Mapping, layout: &Layout, catalog: &Catalog, options: &Bi
     let mut ignored = 0;
     for (at, tensor) in catalog.tensors.iter().enumerate() {
         let key = tensor.key.as_str();
-        let (file, name) = key.split_once("::").filter(|_| layout.is_file_set()).unwrap_or(("", key));
+        let (file, name) = layout.split_name(key);
         let found: Vec<usize> = (0..layout.rules.len())
             .filter(|rule| !off[*rule] && layout.rules[*rule].template.matches(file, name).is_some())
             .collect();
-        let template = |rule: usize| &layout.rules[rule].template;
         // Of several, the more special one holds, as in a conversion.
-        let special = found.iter().find(|rule| {
-            found.iter().all(|other| other == *rule || template(**rule).is_within(template(*other)))
-        });
-        match special.or(found.first()) {
+        match found.get(layout.most_special(&found).unwrap_or(0)) {
             Some(rule) => matched[*rule].push(at),
             None if layout.ignore.iter().any(|ignored| ignored.matches(file, name).is_some()) => ignored += 1,
             None => strangers.push((key, at)),
@@ -180,9 +176,7 @@ pub fn cover(mapping: &Mapping, layout: &Layout, catalog: &Catalog, options: &Bi
             .any(|(_, (rule, matched))| !matched.is_empty() && rule.expr.params().contains(&param))
     };
     let covered = |(at, rule): (usize, &Rule)| {
-        let is_required = |param: &&str| {
-            mapping.params.get(*param).is_some_and(|param| !param.optional && !param.absent_zeros)
-        };
+        let is_required = |param: &&str| mapping.params.get(*param).is_some_and(|param| param.is_required());
         let params = rule.expr.params();
         let need = if off[at] {
             Need::Off

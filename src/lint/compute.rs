@@ -85,8 +85,7 @@ impl<'s, 'a> Attention<'s, 'a> {
     /// Returns whether the tensors that a side cannot do without are there.
     fn is_there(&self, side: usize) -> bool {
         let (layout, forward) = (self.setting.layouts[side], &self.forwards[side]);
-        let weights = forward.products.iter().map(|product| &product.projection).chain(&forward.out);
-        weights.map(|projection| &projection.weight).all(|template| {
+        forward.all_projections().map(|projection| &projection.weight).all(|template| {
             let rules = rules_of(layout, template);
             rules.is_empty() || rules.iter().any(|(at, _)| self.setting.takes_part[side][*at])
         })
@@ -154,15 +153,16 @@ impl<'s, 'a> Attention<'s, 'a> {
         measure: &dyn Fn(&Differences) -> f64,
     ) -> Option<Located> {
         let params = self.params(wrong, templates);
-        let affine = |side: usize, at: usize| {
-            let rule = self.sides[side].tensors[at].tensor.rule;
-            Model { setting: self.setting, side }.affine(rule).unwrap_or((1.0, 0.0))
-        };
+        let affine = [0, 1].map(|side| -> Vec<(f64, f64)> {
+            let model = Model { setting: self.setting, side };
+            let tensors = self.sides[side].tensors.iter();
+            tensors.map(|stored| model.affine(stored.tensor.rule).unwrap_or((1.0, 0.0))).collect()
+        });
         let alone = |side: usize, is_it: &dyn Fn(usize, usize) -> bool| {
             self.bytes(side, &|at, flat| {
                 let stored = &self.sides[side].tensors[at];
                 let place = &stored.places[flat];
-                let (scale, offset) = affine(side, at);
+                let (scale, offset) = affine[side][at];
                 match place {
                     _ if is_it(at, flat) => scale + offset,
                     Some(place) if params.contains(&place.param) => offset,
@@ -177,11 +177,8 @@ impl<'s, 'a> Attention<'s, 'a> {
         let of_element = |side: usize, element: Place| {
             alone(side, &|at, flat| self.sides[side].tensors[at].places[flat] == Some(element))
         };
-        let order = |mine: Bytes, theirs: Bytes| if wrong == 0 { [mine, theirs] } else { [theirs, mine] };
-        let check = |mine: Bytes, theirs: Bytes| {
-            let both = order(mine, theirs);
-            differs([&both[0], &both[1]])
-        };
+        let check =
+            |mine: &Bytes, theirs: &Bytes| differs(if wrong == 0 { [mine, theirs] } else { [theirs, mine] });
         let elements = |side: usize| {
             let tensors = self.sides[side].tensors.iter().enumerate();
             tensors.flat_map(|(at, stored)| (0..stored.places.len()).map(move |flat| (at, flat)))
@@ -192,13 +189,13 @@ impl<'s, 'a> Attention<'s, 'a> {
         };
         let found = elements(wrong).find_map(|(at, flat)| {
             let element = is_candidate(at, flat)?;
-            check(of_element(wrong, element), of_element(other, element)).then_some((at, flat, element))
+            check(&of_element(wrong, element), &of_element(other, element)).then_some((at, flat, element))
         });
         let (at, flat, element) = found?;
         let theirs = of_element(other, element);
         let expected = elements(wrong)
             .filter(|(at, flat)| is_candidate(*at, *flat).is_some())
-            .find(|place| !check(alone(wrong, &|at, flat| (at, flat) == *place), theirs.clone()));
+            .find(|place| !check(&alone(wrong, &|at, flat| (at, flat) == *place), &theirs));
         Some(Located { element, found: (at, flat), expected })
     }
 }

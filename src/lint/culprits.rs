@@ -13,6 +13,8 @@ use crate::mapping::Layout;
 
 /// A pair whose computations differ.
 struct Difference<'a> {
+    /// The pair's number.
+    at: usize,
     layouts: [&'a Layout; 2],
     computed: Computed,
 }
@@ -22,10 +24,10 @@ struct Difference<'a> {
 pub(super) fn report(pairs: &Pairs<'_>, outcomes: &[Outcome], report: &mut Report) {
     let mut compared: BTreeSet<(String, String)> = BTreeSet::new();
     let mut differences: BTreeMap<&str, Vec<Difference<'_>>> = BTreeMap::new();
-    for (layouts, outcome) in pairs.all.iter().zip(outcomes) {
+    for (at, (layouts, outcome)) in pairs.all.iter().zip(outcomes).enumerate() {
         for (kind, computed) in &outcome.computed {
             if computed.is_wrong() {
-                let difference = Difference { layouts: *layouts, computed: computed.clone() };
+                let difference = Difference { at, layouts: *layouts, computed: computed.clone() };
                 differences.entry(kind).or_default().push(difference);
             }
             // A layout that is compared with itself is read in one way alone.
@@ -100,7 +102,7 @@ fn finding(pairs: &Pairs<'_>, kind: &str, culprit: &str, sure: bool, its: &[Diff
     let mut diagnostic = Diagnostic::error("lint/forward", message);
     let forward = layout.forwards.get(kind);
     let mut picture = Vec::new();
-    let setting = pairs.setting(clearest.layouts);
+    let setting = pairs.setting(clearest.at);
     let located = setting.as_ref().and_then(|setting| smallest(pairs, setting, kind, wrong));
     if let Some((setting, sides, located)) = &located {
         let tensors = &sides[wrong].tensors;

@@ -3,14 +3,14 @@
 use rustc_hash::FxHashMap;
 
 use super::setting::Setting;
-use super::sizes::elements;
 use crate::bind::AxisSizes;
 use crate::catalog::{TensorMeta, row_major};
 use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
+use crate::inspect::product;
 use crate::mapping::forward::stored_name;
 use crate::mapping::key::Captures;
-use crate::verify::forward::Random;
+use crate::random::Random;
 use crate::verify::naive::{Found, Reader, Sizes, Values};
 
 /// The most elements of a tensor, and the most tensors of a rule.
@@ -181,7 +181,7 @@ impl<'a> Model<'_, 'a> {
     fn shape(&self, rule: usize) -> Option<Vec<u64>> {
         let outer = self.outer(rule)?;
         // The naive reading does not count what overflows.
-        elements(&self.layout().rules[rule].expr.dims, outer)?;
+        product(&self.layout().rules[rule].expr.dims, outer)?;
         let of = |param: &str| Some(self.setting.sizes_of(param));
         let sizes = Sizes { outer, of: &of };
         self.layout().rules[rule].expr.dims.iter().map(|dim| sizes.length(dim, outer)).collect()

@@ -1,7 +1,6 @@
 //! Every ordered pair of layouts, each on several models.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 
 use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
@@ -26,8 +25,8 @@ pub(super) const SMALLER: u64 = 40;
 pub(super) struct Pairs<'a> {
     pub(super) mapping: &'a Mapping,
     pub(super) all: Vec<[&'a Layout; 2]>,
-    /// Sizes by what is said of them: most pairs of a family say the same.
-    known: Mutex<FxHashMap<String, Option<AxisSizes>>>,
+    /// For each pair the sizes of its models; `None` where none fit both layouts.
+    sizes: Vec<Option<AxisSizes>>,
 }
 
 /// What became of a pair.
@@ -60,7 +59,14 @@ impl<'a> Pairs<'a> {
                 all.extend([[*layout, canonical], [canonical, *layout]]);
             }
         }
-        Pairs { mapping, all, known: Mutex::default() }
+        // Most pairs of a family say the same of their sizes.
+        let mut known: FxHashMap<String, Option<AxisSizes>> = FxHashMap::default();
+        let sizes = all.iter().map(|layouts| {
+            let equations = Equations::new(mapping, *layouts);
+            known.entry(equations.signature()).or_insert_with(|| equations.solve(7, false)).clone()
+        });
+        let sizes = sizes.collect();
+        Pairs { mapping, all, sizes }
     }
 
     /// Tries all.
@@ -68,22 +74,7 @@ impl<'a> Pairs<'a> {
     /// # Errors
     /// Returns cancellation.
     pub(super) fn run(&self, threads: usize, progress: &dyn Progress) -> Result<Vec<Outcome>, Errors> {
-        // Sizes are found in order, so that it is the same ones whichever thread is first.
-        for layouts in &self.all {
-            self.sizes(*layouts);
-        }
-        in_parallel(self.all.len(), threads, progress, &|at| Ok(self.one(self.all[at])))
-    }
-
-    fn sizes(&self, layouts: [&'a Layout; 2]) -> Option<AxisSizes> {
-        let equations = Equations::new(self.mapping, layouts);
-        let key = equations.signature();
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-        known.unwrap_or_else(|| {
-            let found = equations.solve(7, false);
-            self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, found.clone());
-            found
-        })
+        in_parallel(self.all.len(), threads, progress, &|at| Ok(self.one(at)))
     }
 
     /// Returns the models on which a pair is tried.
@@ -100,18 +91,19 @@ impl<'a> Pairs<'a> {
         settings
     }
 
-    fn one(&self, layouts: [&'a Layout; 2]) -> Outcome {
+    fn one(&self, at: usize) -> Outcome {
         let mut outcome = Outcome::default();
-        let Some(sizes) = self.sizes(layouts) else {
+        let layouts = self.all[at];
+        let Some(sizes) = &self.sizes[at] else {
             outcome.untried = Some("no sizes fit both layouts".to_owned());
             return outcome;
         };
-        let settings = self.settings(layouts, &sizes);
+        let settings = self.settings(layouts, sizes);
         if settings.is_empty() {
             outcome.untried =
                 Some("they have no model in common: one lacks what the other requires".to_owned());
         }
-        outcome.sizes = sizes;
+        outcome.sizes.clone_from(sizes);
         for setting in settings {
             outcome.models += 1;
             match convert(&setting) {
@@ -170,8 +162,8 @@ impl<'a> Pairs<'a> {
     }
 
     /// Makes the model of a pair on which attention is computed again.
-    pub(super) fn setting(&self, layouts: [&'a Layout; 2]) -> Option<Setting<'a>> {
-        self.settings(layouts, &self.sizes(layouts)?).into_iter().next()
+    pub(super) fn setting(&self, at: usize) -> Option<Setting<'a>> {
+        self.settings(self.all[at], self.sizes[at].as_ref()?).into_iter().next()
     }
 
     /// Sums up what became of the pairs, but for attention.

@@ -92,7 +92,7 @@ impl<'a> Setting<'a> {
         };
         setting.choose(optional);
         let missing = |(name, param): (&String, &crate::mapping::Param)| {
-            !param.optional && !param.absent_zeros && !setting.present.contains(name)
+            param.is_required() && !setting.present.contains(name)
         };
         if mapping.params.iter().any(missing) || setting.present.is_empty() {
             return None;

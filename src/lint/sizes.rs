@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 
 use crate::bind::AxisSizes;
+use crate::inspect::length;
 use crate::mapping::arith::Formula;
 use crate::mapping::{Layout, Mapping};
-use crate::notation::{AxisName, Dim, DimKind, Term, for_each_axis};
-use crate::verify::forward::Random;
+use crate::notation::{AxisName, Term, for_each_axis};
+use crate::random::Random;
 
 /// How many choices are tried, and how many that hold are compared.
 const TRIES: usize = 2_000;
@@ -254,20 +255,4 @@ impl<'a> Choice<'_, 'a> {
         };
         pool[(self.random.bits() % pool.len() as u64) as usize]
     }
-}
-
-/// Returns the length of a definition; `None` where a size is open, or too large to count.
-fn length(terms: &[Term], sizes: &AxisSizes) -> Option<u64> {
-    terms.iter().try_fold(0_u64, |sum, term| sum.checked_add(elements(&term.dims, sizes)?))
-}
-
-/// Returns the product of stored axes; `None` where a size is open, or too large to count.
-pub(super) fn elements(dims: &[Dim], sizes: &AxisSizes) -> Option<u64> {
-    dims.iter().try_fold(1_u64, |product, dim| {
-        product.checked_mul(match &dim.kind {
-            DimKind::Axis(name) => *sizes.get(name)?,
-            DimKind::Size(size) => *size,
-            DimKind::Sum(terms) => length(terms, sizes)?,
-        })
-    })
 }

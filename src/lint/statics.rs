@@ -27,7 +27,7 @@ fn is_own(mapping: &Mapping, span: &crate::span::Span) -> bool {
 }
 
 fn check_params(mapping: &Mapping, layout: &Layout, found: &mut Vec<Diagnostic>) {
-    let required = mapping.params.iter().filter(|(_, param)| !param.optional && !param.absent_zeros);
+    let required = mapping.params.iter().filter(|(_, param)| param.is_required());
     for (name, param) in required.filter(|(name, _)| !layout.holds(name)) {
         found.push(
             Diagnostic::error(
@@ -44,7 +44,7 @@ fn check_params(mapping: &Mapping, layout: &Layout, found: &mut Vec<Diagnostic>)
 fn check_forwards(layout: &Layout, found: &mut Vec<Diagnostic>) {
     for forward in layout.forwards.values() {
         // A bias that the framework has as an option need not be there.
-        let projections = forward.products.iter().map(|product| &product.projection).chain(&forward.out);
+        let projections = forward.all_projections();
         let norms = [&forward.q_norm, &forward.k_norm].into_iter().flatten();
         let weights = projections.map(|projection| &projection.weight);
         for template in weights.chain(norms.filter_map(|norm| norm.weight.as_ref())) {

@@ -2,7 +2,6 @@
 //! the naive reading of both expressions.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
 
@@ -10,9 +9,8 @@ use super::model::{Model, Place, Tensor};
 use super::setting::Setting;
 use crate::bind::{BindOptions, bind};
 use crate::catalog::{Catalog, TensorMeta};
-use crate::convert::random::{Memory, MemoryWeights, Output, Silent};
+use crate::convert::random::{MemoryWeights, in_memory};
 use crate::diag::{Diagnostic, Errors, Severity};
-use crate::exec::{Limits, Placement, execute};
 use crate::plan::{build, prove};
 
 /// The largest relative difference of a value that was scaled on the way.
@@ -106,17 +104,7 @@ pub(super) fn convert(setting: &Setting<'_>) -> Result<[Checkpoint; 2], Failure>
     let bound = bind(setting.mapping, from, to, &catalog, &options)?;
     let plan = build(&bound, &catalog, &options)?;
     prove(&plan, &catalog)?;
-    let mut placements = Vec::new();
-    let mut size = 0;
-    for target in &plan.targets {
-        placements.push(Placement { file: 0, offset: size });
-        size += target.bytes();
-    }
-    let output = Output(Mutex::new(vec![0; size as usize]));
-    let limits = Limits { threads: 1, memory: 2 << 20 };
-    let bytes = source.bytes();
-    execute(&plan, &catalog, &Memory(&bytes), &output, &placements, &limits, &Silent)?;
-    let output = output.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (placements, output) = in_memory(&plan, &catalog, &source.bytes(), 2 << 20)?;
     let written: FxHashMap<&str, (&[u64], &[u8])> = plan
         .targets
         .iter()

@@ -120,11 +120,7 @@ impl Stored<'_> {
     }
 
     fn add(&mut self, axis: AxisName<'_>, span: &Span) {
-        let name = match axis {
-            AxisName::Named(name) => name.to_owned(),
-            AxisName::Literal(size) => size.to_string(),
-        };
-        self.axes.push((name, span.clone()));
+        self.axes.push((axis.to_string(), span.clone()));
     }
 }
 
@@ -191,11 +187,6 @@ impl Axes<'_> {
 
 fn axes_of(term: &Term) -> Vec<String> {
     let mut axes = Vec::new();
-    for_each_axis(&term.dims, &mut |axis, _| {
-        axes.push(match axis {
-            AxisName::Named(name) => name.to_owned(),
-            AxisName::Literal(size) => size.to_string(),
-        });
-    });
+    for_each_axis(&term.dims, &mut |axis, _| axes.push(axis.to_string()));
     axes
 }

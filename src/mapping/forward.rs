@@ -199,6 +199,16 @@ pub enum RotaryStyle {
     Interleaved,
 }
 
+impl RotaryStyle {
+    /// Returns what the field calls it.
+    pub const fn words(self) -> &'static str {
+        match self {
+            RotaryStyle::Half => "half-split",
+            RotaryStyle::Interleaved => "interleaved",
+        }
+    }
+}
+
 impl Forward {
     /// Returns all templates of stored tensors.
     pub fn templates(&self) -> Vec<&Template> {
@@ -232,11 +242,12 @@ impl Forward {
 
     /// Returns the axes along which there is one weight per head.
     pub fn each(&self) -> Vec<&str> {
-        self.all_projections().into_iter().filter_map(|projection| projection.each.as_deref()).collect()
+        self.all_projections().filter_map(|projection| projection.each.as_deref()).collect()
     }
 
-    fn all_projections(&self) -> Vec<&Projection> {
-        self.products.iter().map(|product| &product.projection).chain(&self.out).collect()
+    /// Returns the projections of q, k and v, and that of the output.
+    pub(crate) fn all_projections(&self) -> impl Iterator<Item = &Projection> {
+        self.products.iter().map(|product| &product.projection).chain(&self.out)
     }
 }
 

@@ -35,8 +35,14 @@ pub(super) enum Kind {
 /// Parses strict JSON; a duplicate field is an error. What is wrong is mended where that is possible, so that the rest
 /// is read as well.
 pub(super) fn parse(source: &Arc<Source>, errors: &mut Collector) -> Option<Json> {
-    let text = mended(source, errors)?;
-    let parsed = parse_to_ast(&text, &CollectOptions::default(), &RULES).ok()?;
+    let text;
+    let parsed = match parse_to_ast(&source.text, &CollectOptions::default(), &RULES) {
+        Ok(parsed) => parsed,
+        Err(_) => {
+            text = mended(source, errors)?;
+            parse_to_ast(&text, &CollectOptions::default(), &RULES).ok()?
+        }
+    };
     if parsed.value.is_none() {
         errors.push(
             Diagnostic::error("mapping/json", "the file is empty")

@@ -96,6 +96,13 @@ pub struct Param {
     pub span: Span,
 }
 
+impl Param {
+    /// Returns whether a module without it is incomplete.
+    pub(crate) fn is_required(&self) -> bool {
+        !self.optional && !self.absent_zeros
+    }
+}
+
 /// One arrangement of the family's parameters.
 #[derive(Clone, Debug)]
 pub struct Layout {
@@ -210,6 +217,15 @@ impl ConfigEntry {
 }
 
 impl Condition {
+    /// Returns the values that fulfil it, in words.
+    pub(crate) fn allowed_words(&self) -> String {
+        let words = self.allowed.iter().map(|value| match value {
+            serde_json::Value::Null => "missing".to_owned(),
+            other => other.to_string(),
+        });
+        words.collect::<Vec<_>>().join(" or ")
+    }
+
     /// Returns whether a config with that value for the key fulfils it.
     pub fn holds(&self, value: Option<&serde_json::Value>) -> bool {
         let value = value.unwrap_or(&serde_json::Value::Null);
@@ -230,6 +246,21 @@ impl Layout {
     /// Returns the name of the framework's config file.
     pub fn config_file(&self) -> &str {
         self.config_file.as_deref().unwrap_or("config.json")
+    }
+
+    /// Splits the name of a tensor in a set of files, `FILE::KEY`; elsewhere the file is empty.
+    pub(crate) fn split_name<'n>(&self, name: &'n str) -> (&'n str, &'n str) {
+        name.split_once("::").filter(|_| self.is_file_set()).unwrap_or(("", name))
+    }
+
+    /// Of rules that match one name, given by number, returns the place of the one whose names are among those of each
+    /// other.
+    pub(crate) fn most_special(&self, rules: &[usize]) -> Option<usize> {
+        let template = |rule: usize| &self.rules[rule].template;
+        let within = |rule: usize| {
+            rules.iter().all(|other| *other == rule || template(rule).is_within(template(*other)))
+        };
+        rules.iter().position(|rule| within(*rule))
     }
 
     /// Returns whether the names of files count: a rule is written `FILE::KEY`.

@@ -133,3 +133,12 @@ pub enum AxisName<'a> {
     /// `2`
     Literal(u64),
 }
+
+impl std::fmt::Display for AxisName<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            AxisName::Named(name) => f.write_str(name),
+            AxisName::Literal(size) => write!(f, "{size}"),
+        }
+    }
+}

@@ -44,11 +44,9 @@ pub(super) fn equal<T: bytemuck::Pod + PartialEq>(
         if !same {
             return false;
         }
-        let Some(at) = (0..outer.len()).rev().find(|at| turn[*at] + 1 < near_places[outer[*at]].len()) else {
+        if !advance(&mut turn, |at| near_places[outer[at]].len()) {
             return true;
-        };
-        turn[at] += 1;
-        turn[at + 1..].fill(0);
+        }
     }
 }
 
@@ -66,6 +64,14 @@ fn equal_plane<T: Copy + PartialEq>(
             })
         })
     })
+}
+
+/// Steps to the next of all combinations, the last position fastest; returns whether there is one.
+pub(super) fn advance(picks: &mut [usize], count: impl Fn(usize) -> usize) -> bool {
+    let Some(at) = (0..picks.len()).rev().find(|at| picks[*at] + 1 < count(*at)) else { return false };
+    picks[at] += 1;
+    picks[at + 1..].fill(0);
+    true
 }
 
 /// Returns the whole elements of a buffer.

@@ -14,6 +14,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("bind", &["mapping", "notation", "catalog", "dtype", "span", "diag", "fold"]),
     ("plan", &["bind", "catalog", "dtype", "span", "diag", "fold"]),
     ("positioned", &[]),
+    ("random", &[]),
     ("format", &["catalog", "dtype", "diag", "fold", "positioned"]),
     ("identity", &["bind", "diag", "mapping"]),
     ("detect", &["bind", "catalog", "diag", "fold", "identity", "mapping"]),
@@ -22,12 +23,12 @@ const IMPORTS: &[(&str, &[&str])] = &[
     (
         "infer",
         &[
-            "bind", "catalog", "convert", "diag", "dtype", "exec", "format", "mapping", "progress", "span",
-            "verify",
+            "bind", "catalog", "convert", "diag", "dtype", "exec", "format", "mapping", "progress", "random",
+            "span", "verify",
         ],
     ),
     ("explain", &["bind", "dtype", "inspect", "mapping", "notation"]),
-    ("evidence", &["bind", "catalog", "dtype", "diag", "format", "parallel", "progress"]),
+    ("evidence", &["bind", "catalog", "dtype", "diag", "format", "parallel", "progress", "random"]),
 ];
 
 /// Who may not import what.

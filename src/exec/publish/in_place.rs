@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 
 use super::record::Record;
-use super::system::{io_error, is_there, name_error, put};
+use super::system::{io_error, is_there, name_error, put, unless};
 use super::work::{Leave, Work};
 use super::{PublishOptions, sync_folder};
 use crate::diag::{Collector, Errors};
@@ -41,12 +41,8 @@ pub(super) fn publish(
 /// Does what is still to be done; the record can be thrown away then.
 pub(super) fn forward(work: &Work, folder: &Path, record: &Record, force: bool) -> Result<(), Errors> {
     let (new, old) = (work.new_folder(), work.old_folder());
-    match fs::create_dir(&old) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(io_error(&old, "create it", &error).into());
-        }
-        _ => {}
-    }
+    let made = unless(fs::create_dir(&old), io::ErrorKind::AlreadyExists);
+    made.map_err(|error| io_error(&old, "create it", &error))?;
     for name in &record.replaced {
         let (path, aside) = (folder.join(name), old.join(name));
         let is_new = record.placed.contains(name) && !is_there(&new.join(name));

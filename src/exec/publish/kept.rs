@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::record::write_json;
-use super::system::{is_there, sync_folder};
+use super::system::{is_there, sync_folder, unless};
 use super::work::{Leave, Work};
 use super::{PublishOptions, Staged, Staging, io_error};
 use crate::diag::{Diagnostic, Errors};
@@ -101,13 +101,8 @@ pub(super) fn whole(work: &Work, name: &str, size: u64) -> Option<Whole> {
 
 /// Removes all that is known of finished files, but not these.
 pub(super) fn forget(work: &Work) -> io::Result<()> {
-    for gone in [fs::remove_file(plan_path(work)), fs::remove_dir_all(work.join("done"))] {
-        match gone {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
+    let gone = [fs::remove_file(plan_path(work)), fs::remove_dir_all(work.join("done"))];
+    gone.into_iter().try_for_each(|gone| unless(gone, io::ErrorKind::NotFound))
 }
 
 /// Removes the files that are not finished, and returns how many are.

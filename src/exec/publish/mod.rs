@@ -343,11 +343,6 @@ impl Staging {
         self.files.get(file).map_or(self.destination.path(), |staged| &staged.target)
     }
 
-    /// Returns where the output goes.
-    pub fn destination(&self) -> &Destination {
-        &self.destination
-    }
-
     /// Returns the files' temporary paths, for reading them back before they are published.
     pub fn temporary_paths(&self) -> Vec<PathBuf> {
         self.files.iter().map(|staged| staged.path.clone()).collect()

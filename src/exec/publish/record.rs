@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::system::{io_error, sync_folder};
+use super::system::{io_error, sync_folder, unless};
 use super::work::{Leave, Work};
 use super::{PublishOptions, exchange, in_place};
 use crate::diag::{Diagnostic, Errors};
@@ -35,10 +35,7 @@ impl Record {
 
     /// Removes it, if there is one.
     pub(super) fn remove(work: &Work) -> io::Result<()> {
-        match fs::remove_file(Record::path(work)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        unless(fs::remove_file(Record::path(work)), io::ErrorKind::NotFound)
     }
 
     fn read(work: &Work) -> Result<Option<Record>, Errors> {

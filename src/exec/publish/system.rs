@@ -153,6 +153,14 @@ pub(super) fn identity(_metadata: &fs::Metadata) -> Option<(u64, u64)> {
     None
 }
 
+/// Takes an error of that kind for success.
+pub(super) fn unless(done: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() != kind => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Waits until the names in a folder are on the disk, where that is asked for.
 pub(super) fn sync_folder(folder: &Path, options: PublishOptions) -> Result<(), Errors> {
     // Windows opens no folder as a file, and writes names through its journal.

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use super::kept;
 use super::record::Record;
-use super::system::{identity, io_error, is_there, parent};
+use super::system::{identity, io_error, is_there, parent, unless};
 use crate::diag::{Diagnostic, Errors};
 
 /// The name of the file that is locked.
@@ -97,12 +97,8 @@ impl Work {
             return Ok(true);
         }
         let probe = folder.join(name(folder, "new"));
-        match fs::create_dir(&probe) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(io_error(folder, "create a folder in it", &error).into());
-            }
-            _ => {}
-        }
+        let made = unless(fs::create_dir(&probe), io::ErrorKind::AlreadyExists);
+        made.map_err(|error| io_error(folder, "create a folder in it", &error))?;
         let renamed = fs::rename(&probe, self.new_folder());
         if renamed.is_err() {
             let removed = fs::remove_dir(&probe);

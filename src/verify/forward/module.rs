@@ -4,7 +4,7 @@ use candle_core::{D, DType, Device, Tensor};
 
 use super::cut::{as_heads, cut_fused};
 use super::norm::normalized;
-use super::weights::{View, Weights, is_computable, read, times, times_transposed};
+use super::weights::{View, Weights, read, times, times_transposed};
 use super::{ForwardError, Heads};
 use crate::bind::AxisSizes;
 use crate::mapping::arith::Formula;
@@ -83,7 +83,7 @@ impl<'a> Module<'a> {
         let name = stored_name(template, &captures).map_err(ForwardError::Name)?;
         let Some(meta) = self.weights.find(&name) else { return Ok(None) };
         let mut view = View::of(meta);
-        if !is_computable(view.dtype()) {
+        if !view.dtype().is_computable() {
             return Err(ForwardError::Type(view.key(), view.dtype()));
         }
         for (axis, at) in &self.forward.stacked {

@@ -27,11 +27,6 @@ pub trait Weights: Sync {
     fn read(&self, tensor: &TensorMeta, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 }
 
-/// Returns whether a type can be computed with.
-pub(super) fn is_computable(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
-}
-
 /// A stored tensor, or a slice of one.
 #[derive(Clone, Debug)]
 pub(super) struct View<'a> {

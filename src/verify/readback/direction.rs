@@ -14,6 +14,7 @@ use crate::mapping::key::Captures;
 use crate::parallel::in_parallel_with;
 use crate::progress::Progress;
 use crate::verify::compare::{Agreement, Bytes, Offsets, Outcome, Scratch, Stored, compare};
+use crate::verify::equal::advance;
 use crate::verify::naive::{Found, Reader as Naive, Sizes};
 use crate::verify::tables::{Class, Ids, ParamTable, Tables, outer_sizes};
 
@@ -185,7 +186,7 @@ impl<'a> Direction<'a> {
                         return Ok(());
                     }
                 }
-                if !advance(&table, &mut picks) {
+                if !advance(&mut picks, |at| table.dims[at].classes.len()) {
                     break;
                 }
             }
@@ -425,11 +426,9 @@ impl<'a> Direction<'a> {
                     outcome.differences.push(difference);
                 }
             }
-            let Some(axis) = (0..picks.len()).rev().find(|axis| picks[*axis] + 1 < axes[*axis].len()) else {
+            if !advance(&mut picks, |axis| axes[axis].len()) {
                 return Ok(());
-            };
-            picks[axis] += 1;
-            picks[axis + 1..].fill(0);
+            }
         }
     }
 }
@@ -448,14 +447,6 @@ fn pick<'t>(table: &'t ParamTable, picks: &[usize]) -> Option<Vec<&'t Class>> {
     table.dims.iter().zip(picks).map(|(dim, pick)| dim.classes.get(*pick)).collect()
 }
 
-fn advance(table: &ParamTable, picks: &mut [usize]) -> bool {
-    let Some(at) = (0..picks.len()).rev().find(|at| picks[*at] + 1 < table.dims[*at].classes.len()) else {
-        return false;
-    };
-    picks[at] += 1;
-    picks[at + 1..].fill(0);
-    true
-}
 pub(super) fn system(error: &io::Error, key: &str) -> Diagnostic {
     Diagnostic::error("verify/read", format!("cannot read back: {error}")).tensor(key)
 }
