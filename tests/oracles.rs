@@ -10,6 +10,11 @@ use qkvconv::dtype::Dtype;
 use qkvconv::format::{OpenOptions, open};
 use safetensors::SafeTensors;
 
+#[path = "it/stored.rs"]
+mod stored;
+
+use stored::{elements, only_file};
+
 /// Two folders of `tests/oracles` and the layouts in which they hold one model.
 struct Pair {
     name: &'static str,
@@ -89,11 +94,7 @@ impl Pair {
 
     /// Returns what a caller hands over: the one file, or the folder of a checkpoint of several.
     fn checkpoint(&self, side: &str) -> PathBuf {
-        let folder = self.path(side);
-        let entries = fs::read_dir(&folder).expect("the pair's folder");
-        let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
-        files.retain(|path| path.extension().is_none_or(|extension| extension != "json"));
-        if files.len() == 1 { files.remove(0) } else { folder }
+        only_file(self.path(side))
     }
 
     /// Returns the tensors of a side, below the container that the caller names.
@@ -141,16 +142,7 @@ fn read(path: &Path, root: Option<String>) -> Tensors {
     let reader = open(path, &options).unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
     let mut tensors = Tensors::new();
     for tensor in &reader.catalog().tensors {
-        let width = tensor.dtype.byte_width().expect("whole bytes");
-        let mut bytes = vec![0; tensor.bytes() as usize];
-        for (number, element) in bytes.chunks_mut(width as usize).enumerate() {
-            let (mut rest, mut at) = (number as u64, 0);
-            for (size, stride) in tensor.shape.iter().zip(&tensor.strides).rev() {
-                at += rest % size * stride;
-                rest /= size;
-            }
-            reader.read_exact_at(tensor.file, tensor.offset + at * width, element).expect("reads");
-        }
+        let bytes = elements(&*reader, tensor);
         tensors.insert(tensor.key.clone(), (tensor.dtype, tensor.shape.clone(), bytes));
     }
     assert!(!tensors.is_empty(), "no tensors in {}", path.display());

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::kit::root;
+
 /// Who may import what, by the first component behind `crate::`.
 const IMPORTS: &[(&str, &[&str])] = &[
     ("span", &[]),
@@ -52,10 +54,6 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     }
     all.sort();
     all
-}
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
 fn all_sources() -> Vec<(PathBuf, String)> {

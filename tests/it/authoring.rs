@@ -4,9 +4,8 @@
 //! writes what it otherwise demands.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
-use crate::kit::{Folder, Run};
+use crate::kit::{Folder, Run, rewrites, root};
 
 /// The file in which mistakes are made.
 const RIGHT: &str = r#"{
@@ -239,8 +238,8 @@ fn every_mistake_is_told_with_its_place_and_a_help() {
             poor.push(format!("{what}: {told}"));
         }
     }
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/authoring/messages.txt");
-    if std::env::var("QKVCONV_REWRITE").is_ok_and(|value| value == "1") {
+    let path = root().join("tests/data/authoring/messages.txt");
+    if rewrites() {
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         std::fs::write(&path, &all).expect("writable");
     }

@@ -7,7 +7,7 @@ use qkvconv::mapping::builtin;
 use qkvconv::span::Source;
 use serde_json::{Value, json};
 
-use crate::kit::{Folder, Nobody, Tensor, Tensors, mapping};
+use crate::kit::{Folder, Nobody, Tensor, Tensors, mapping, two_at_a_time};
 
 fn checked(name: &str, text: &str) -> Result<Report, qkvconv::diag::Errors> {
     let source = Arc::new(Source { name: name.into(), text: text.into() });
@@ -21,22 +21,6 @@ fn codes(report: &Report) -> Vec<&'static str> {
 fn builtin_text(family: &str) -> String {
     let path = format!("{}/mappings/{family}.json", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(path).expect("readable")
-}
-
-/// Does the same for every item, two at a time.
-fn two_at_a_time<T: Send>(mut items: Vec<T>, run: &(dyn Fn(T) + Sync)) {
-    items.reverse();
-    let items = Mutex::new(items);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                loop {
-                    let Some(item) = items.lock().expect("not poisoned").pop() else { return };
-                    run(item);
-                }
-            });
-        }
-    });
 }
 
 /// Attention in two layouts, one of them fused; heads, key/value heads and head sizes that differ.

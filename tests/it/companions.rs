@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::kit::{Folder, Tensor, Tensors, mapping};
+use crate::kit::{Folder, Tensor, Tensors, mapping, names};
 
 /// A family of two layouts whose frameworks name the sizes otherwise.
 fn family() -> String {
@@ -56,14 +56,6 @@ fn config() -> Value {
     json!({ "kind": "ours", "heads": 3, "width": 20, "twice": 12, "model_type": "ours", "epsilon": 1e-5 })
 }
 
-fn names(folder: &Folder, name: &str) -> Vec<String> {
-    let entries = std::fs::read_dir(folder.join(name)).expect("a folder");
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8")).collect();
-    names.sort();
-    names
-}
-
 const CARRIED: [&str; 5] =
     ["chat_template.jinja", "generation_config.json", "tokenizer.json", "tokenizer.model", "vocab.txt"];
 
@@ -73,7 +65,7 @@ fn files_beside_the_source_go_along() {
     let run = folder.run(&["--mapping", "family.json", "--from", "ours", "--to", "same", "src", "out"]).ok();
     let mut expected = [&CARRIED[..], &["config.json", "model.safetensors"]].concat();
     expected.sort_unstable();
-    assert_eq!(names(&folder, "out"), expected);
+    assert_eq!(names(&folder.join("out")), expected);
     for name in CARRIED.iter().chain(&["config.json"]) {
         let read = |side: &str| std::fs::read(folder.join(&format!("{side}/{name}"))).expect("readable");
         assert_eq!(read("out"), read("src"), "{name}");
@@ -137,7 +129,7 @@ fn a_built_in_layout_has_its_frameworks_config() {
     let folder = Folder::new();
     let pair = format!("{}/tests/oracles/18_hf_llama_to_meta_llama", env!("CARGO_MANIFEST_DIR"));
     let run = folder.run(&["--from", "llama/hf", "--to", "llama/meta", &format!("{pair}/src"), "out"]).ok();
-    assert_eq!(names(&folder, "out"), ["generation_config.json", "model.safetensors", "params.json"]);
+    assert_eq!(names(&folder.join("out")), ["generation_config.json", "model.safetensors", "params.json"]);
     let read = |path: &std::path::Path| -> Value {
         serde_json::from_slice(&std::fs::read(path).expect("readable")).expect("JSON")
     };

@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::kit::root;
+
 #[expect(unreachable_pub, dead_code, reason = "it is the library of the fuzz targets")]
 #[path = "../../fuzz/lib.rs"]
 mod targets;
@@ -24,10 +26,6 @@ fn seeds(folder: &Path) -> Vec<PathBuf> {
     seeds.retain(|path| !path.extension().is_some_and(|ending| ending == "py" || ending == "md"));
     seeds.sort();
     seeds
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Calls `run` with each seed as it is, with bits flipped, and cut off.

@@ -1,22 +1,14 @@
 //! `qkvconv mapping new`: a draft is right for the checkpoint that it was made from, whatever that is.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use qkvconv::bind::BindOptions;
 use qkvconv::convert::ConvertOptions;
 use qkvconv::draft::{Names, draft, from_list};
 use qkvconv::format::OpenOptions;
 
-use crate::kit::{Folder, Tensor, Tensors, assert_holds, convert, read, width};
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn tensors(list: &[(&str, &[u64])]) -> Tensors {
-    let numbered = list.iter().enumerate();
-    numbered.map(|(at, (key, shape))| ((*key).to_owned(), Tensor::index(shape, at as u64 * 1000))).collect()
-}
+use crate::families::model_files;
+use crate::kit::{Folder, Tensor, Tensors, assert_holds, convert, numbered, read, root, width};
 
 /// Drafts from a checkpoint there, converts it to itself with the draft, and returns the draft.
 fn identity(folder: &Folder, source: &str) -> String {
@@ -32,10 +24,8 @@ fn identity(folder: &Folder, source: &str) -> String {
 fn every_family_s_models_convert_to_themselves() {
     let folder = Folder::new();
     let mut models = 0;
-    for entry in std::fs::read_dir(root().join("tests/families")).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        let model: serde_json::Value =
-            serde_json::from_str(&std::fs::read_to_string(&path).expect("readable")).expect("JSON");
+    for (name, text) in model_files() {
+        let model: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let list = from_list(&model["tensors"].to_string()).expect("a list");
         let fill = |(at, tensor): (usize, &qkvconv::draft::Tensor)| {
             let count = tensor.shape.iter().product::<u64>() as usize * width(tensor.dtype.name());
@@ -45,13 +35,12 @@ fn every_family_s_models_convert_to_themselves() {
         let model: Tensors = list.iter().enumerate().map(fill).collect();
         let source = folder.tensors("in.safetensors", &model);
         let names = Names { family: "f".into(), layout: "original".into(), source: "in.safetensors".into() };
-        let drafted =
-            draft(&list, &[], &names).unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
+        let drafted = draft(&list, &[], &names).unwrap_or_else(|errors| panic!("{name}: {errors}"));
         let target = folder.join("out.safetensors");
         let options = ConvertOptions { bind: BindOptions::default(), ..ConvertOptions::default() };
         convert(Some(&drafted.text), ("f/original", "f/original"), &source, &target, &options)
-            .unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
-        assert!(read(&target) == model, "{}", path.display());
+            .unwrap_or_else(|errors| panic!("{name}: {errors}"));
+        assert!(read(&target) == model, "{name}");
         models += 1;
     }
     assert!(models > 100, "{models} models");
@@ -81,7 +70,7 @@ fn every_format_is_drafted_from() {
 #[test]
 fn layers_of_different_widths_and_with_gaps() {
     let folder = Folder::new();
-    let model = tensors(&[
+    let model = numbered(&[
         ("emb.weight", &[11, 6]),
         ("h.0.attn.qkv.weight", &[36, 6]),
         ("h.1.attn.qkv.weight", &[18, 6]),
@@ -156,7 +145,7 @@ fn a_list_of_names_is_enough() {
 #[test]
 fn a_name_that_no_template_can_have_is_refused() {
     let folder = Folder::new();
-    folder.tensors("in.safetensors", &tensors(&[("a.{l}", &[3]), ("b::c", &[3]), ("d", &[3])]));
+    folder.tensors("in.safetensors", &numbered(&[("a.{l}", &[3]), ("b::c", &[3]), ("d", &[3])]));
     let drafted = folder.run(&["mapping", "new", "--from", "in.safetensors"]);
     drafted.fails(&["draft/name", "a.{l}", "b::c"]);
     folder.put("none.json", "{}");

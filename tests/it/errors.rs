@@ -4,16 +4,12 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::kit::{self, Folder, Run, Tensor, Tensors, mapping};
-
-fn tensors(list: &[(&str, &[u64])]) -> Tensors {
-    list.iter().map(|(key, shape)| ((*key).to_owned(), Tensor::index(shape, 1))).collect()
-}
+use crate::kit::{self, Folder, Run, Tensor, borrowed, mapping, of_shapes};
 
 /// Converts these tensors.
 fn convert(list: &[(&str, &[u64])], from: &str, to: &str, more: &[&str]) -> (Folder, Run) {
     let folder = Folder::new();
-    folder.tensors("in.safetensors", &tensors(list));
+    folder.tensors("in.safetensors", &of_shapes(list));
     let run = folder.convert(from, to, more);
     if run.code != 0 {
         assert!(folder.names().iter().all(|name| name == "in.safetensors"), "{:?}", folder.names());
@@ -23,10 +19,6 @@ fn convert(list: &[(&str, &[u64])], from: &str, to: &str, more: &[&str]) -> (Fol
 
 fn separate(layer: u64) -> Vec<(String, Vec<u64>)> {
     ["q", "k", "v"].map(|part| (format!("layers.{layer}.attn.{part}_proj.weight"), vec![12, 6])).to_vec()
-}
-
-fn borrowed(list: &[(String, Vec<u64>)]) -> Vec<(&str, &[u64])> {
-    list.iter().map(|(key, shape)| (key.as_str(), shape.as_slice())).collect()
 }
 
 #[test]
@@ -109,7 +101,7 @@ fn two_keys_for_one_target() {
 /// Reads a mapping file of that text with any source.
 fn read_mapping(text: &str) -> Run {
     let folder = Folder::new();
-    folder.tensors("in.safetensors", &tensors(&[("w", &[2])]));
+    folder.tensors("in.safetensors", &of_shapes(&[("w", &[2])]));
     folder.put("m.json", text);
     folder.convert("x/a", "x/b", &["--mapping", "m.json"])
 }
@@ -166,7 +158,7 @@ fn text_that_is_no_mapping() {
 #[test]
 fn a_truncated_file() {
     let folder = Folder::new();
-    let path = folder.tensors("in.safetensors", &tensors(&borrowed(&separate(0))));
+    let path = folder.tensors("in.safetensors", &of_shapes(&borrowed(&separate(0))));
     let whole = std::fs::read(&path).expect("is there");
     for length in [0, 1, 7, 8, 9, 100, whole.len() - 1] {
         std::fs::write(&path, &whole[..length]).expect("writable");
@@ -180,7 +172,7 @@ fn a_truncated_file() {
 fn a_read_only_folder() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
-    folder.tensors("in.safetensors", &tensors(&borrowed(&separate(0))));
+    folder.tensors("in.safetensors", &of_shapes(&borrowed(&separate(0))));
     let closed = folder.join("closed");
     std::fs::create_dir(&closed).expect("a folder");
     std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o555)).expect("allowed");
@@ -215,7 +207,7 @@ fn a_read_only_folder() {
 #[cfg(target_os = "linux")]
 fn a_full_disk() {
     let folder = Folder::new();
-    folder.tensors("in.safetensors", &tensors(&borrowed(&separate(0))));
+    folder.tensors("in.safetensors", &of_shapes(&borrowed(&separate(0))));
     // The report is written last; its failure is told though the output is there.
     if std::path::Path::new("/dev/full").exists() {
         let run = folder.convert("separate", "timm", &["--axis", "h=2", "--report", "/dev/full"]);
@@ -234,7 +226,7 @@ fn a_source_that_is_not_there() {
 #[test]
 fn a_key_of_ten_thousand_characters() {
     let long = "x".repeat(10_000);
-    let mut list = tensors(&borrowed(&separate(0)));
+    let mut list = of_shapes(&borrowed(&separate(0)));
     list.insert(long.clone(), Tensor::index(&[2], 0));
     let deep = format!("{}attn.q_proj.bias", "y.".repeat(5_000));
     list.insert(deep, Tensor::index(&[3], 0));
@@ -270,7 +262,7 @@ fn empty_and_odd_shapes() {
             let made = kit::read(&folder.join("out.safetensors"));
             assert_eq!(made["layers.0.attn.qkv.weight"].shape, [3 * shape[0], shape[1]]);
             folder.run(&["--from", "timm", "--to", "separate", "out.safetensors", "back.safetensors"]).ok();
-            assert_eq!(kit::read(&folder.join("back.safetensors")), tensors(&borrowed(&list)));
+            assert_eq!(kit::read(&folder.join("back.safetensors")), of_shapes(&borrowed(&list)));
         } else {
             run.fails(&["layers.0.attn"]);
         }
@@ -297,7 +289,7 @@ fn a_tensor_of_another_rank() {
 #[test]
 fn types_that_differ_inside_one_tensor() {
     let folder = Folder::new();
-    let mut list = tensors(&borrowed(&separate(0)));
+    let mut list = of_shapes(&borrowed(&separate(0)));
     list.insert("layers.0.attn.k_proj.weight".into(), Tensor::new("F16", &[12, 6], vec![0; 144]));
     folder.tensors("in.safetensors", &list);
     folder.convert("separate", "timm", &["--axis", "h=2"]).fails(&[
@@ -312,7 +304,7 @@ fn types_that_differ_inside_one_tensor() {
 fn facts_that_disagree() {
     let list: Vec<_> = (0..2).flat_map(separate).collect();
     let folder = Folder::new();
-    folder.tensors("in.safetensors", &tensors(&borrowed(&list)));
+    folder.tensors("in.safetensors", &of_shapes(&borrowed(&list)));
     folder.put("config.json", r#"{"num_attention_heads": 4}"#);
     let run = folder.convert("separate", "per-head", &["--axis", "h=3"]);
     run.fails(&[
@@ -429,7 +421,7 @@ fn hostile_mappings_are_no_panics() {
     for expr in exprs {
         for (source, target) in [(expr, "w: n"), ("w: n", expr)] {
             let folder = Folder::new();
-            folder.tensors("in.safetensors", &tensors(&[("w", &[5])]));
+            folder.tensors("in.safetensors", &of_shapes(&[("w", &[5])]));
             folder.put(
                 "m.json",
                 mapping(
@@ -445,7 +437,7 @@ fn hostile_mappings_are_no_panics() {
         }
         for key in ["w.{n}", "w.{n+4294967295}", "w.{n:018}"] {
             let folder = Folder::new();
-            folder.tensors("in.safetensors", &tensors(&[("w", &[5])]));
+            folder.tensors("in.safetensors", &of_shapes(&[("w", &[5])]));
             folder.put(
                 "m.json",
                 mapping(
@@ -468,7 +460,7 @@ fn hostile_mappings_are_no_panics() {
     wide.push(')');
     for expr in [wide, format!("{}w: n{}", "(".repeat(5_000), ")".repeat(5_000))] {
         let folder = Folder::new();
-        folder.tensors("in.safetensors", &tensors(&[("w", &[2_005])]));
+        folder.tensors("in.safetensors", &of_shapes(&[("w", &[2_005])]));
         folder.put(
             "m.json",
             mapping(
@@ -487,7 +479,7 @@ fn hostile_mappings_are_no_panics() {
 #[test]
 fn a_condition_on_the_config_is_checked() {
     let folder = Folder::new();
-    folder.tensors("in.safetensors", &tensors(&[("w", &[2, 3])]));
+    folder.tensors("in.safetensors", &of_shapes(&[("w", &[2, 3])]));
     folder.put(
         "m.json",
         mapping(
@@ -517,7 +509,7 @@ fn a_condition_on_the_config_is_checked() {
 #[test]
 fn values_that_should_be_zeros() {
     let folder = Folder::new();
-    folder.tensors("in.safetensors", &tensors(&[("w", &[6])]));
+    folder.tensors("in.safetensors", &of_shapes(&[("w", &[6])]));
     let values = |padding: u64| {
         json!({ "a": { "tensors": { "w": format!("(w: n + _: {padding})") } },
         "b": { "tensors": { "w": "w: n" } } })

@@ -1,47 +1,18 @@
 //! What trained, structured and random weights say of a declared layout.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use qkvconv::bind::{BindOptions, bind};
 use qkvconv::catalog::{Catalog, TensorMeta, row_major};
-use qkvconv::diag::Errors;
 use qkvconv::dtype::Dtype;
 use qkvconv::evidence::{Arrangement, Decision, Evidence, Heads, Limits, Part, declared, examine};
-use qkvconv::format::{Format, Reader};
+use qkvconv::format::Format;
 use qkvconv::mapping::select::{Selection, select};
 use qkvconv::span::Source;
 
-use crate::kit::{Nobody, read};
-
-/// A checkpoint in memory.
-struct Memory {
-    catalog: Catalog,
-    data: Vec<u8>,
-}
-
-impl Reader for Memory {
-    fn format(&self) -> Format {
-        Format::Safetensors
-    }
-
-    fn catalog(&self) -> &Catalog {
-        &self.catalog
-    }
-
-    fn read_exact_at(&self, _: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let start = offset as usize;
-        let bytes = self.data.get(start..start + buffer.len());
-        buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
-    }
-
-    fn unchanged(&self) -> Result<(), Errors> {
-        Ok(())
-    }
-}
+use crate::kit::{self, Memory, Nobody, read};
 
 /// A matrix as rows.
 type Grid = Vec<Vec<f32>>;
@@ -70,7 +41,8 @@ fn store(dtype: Dtype, tensors: &BTreeMap<String, Grid>) -> Memory {
         metas.push(TensorMeta { key: key.clone(), dtype, shape, strides, file: 0, offset });
     }
     let files = vec![(PathBuf::from("memory"), data.len() as u64)];
-    Memory { catalog: Catalog::new("memory".into(), files, metas), data }
+    let catalog = Catalog::new("memory".into(), files, metas);
+    Memory { format: Format::Safetensors, catalog, bytes: data }
 }
 
 fn weigh(layouts: &Selection, reader: &Memory, axes: &[(&str, u64)]) -> Evidence {
@@ -422,8 +394,7 @@ fn unknown_heads_leave_the_grouping() {
 
 #[test]
 fn the_trained_digits_agree_and_contradict() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/digits/model.safetensors");
-    let stored = read(&path);
+    let stored = read(&kit::digits());
     let grids = |order: &dyn Fn(usize) -> usize| -> BTreeMap<String, Grid> {
         let attention = stored.iter().filter(|(key, _)| key.contains("self_attn"));
         attention

@@ -2,7 +2,7 @@
 //! `FAMILY.NAME.json` lists one model's tensors as a framework names and shapes them.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +20,7 @@ use qkvconv::mapping::select::select;
 use qkvconv::span::Source;
 use serde::Deserialize;
 
-use crate::kit::{Nobody, Tensor, Tensors, width, write};
+use crate::kit::{self, Nobody, Tensor, Tensors, two_at_a_time, width, write, xorshift};
 
 /// A model of tiny odd sizes.
 #[derive(Deserialize)]
@@ -47,34 +47,33 @@ struct Meta {
     shape: Vec<u64>,
 }
 
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/families")
-}
-
-pub(crate) fn models() -> Vec<(String, Model)> {
-    let mut models: Vec<(String, Model)> = std::fs::read_dir(folder())
+/// Returns the names of the models, in order, and the text of their files.
+pub(crate) fn model_files() -> Vec<(String, String)> {
+    let folder = kit::root().join("tests/families");
+    let mut files: Vec<(String, String)> = std::fs::read_dir(folder)
         .expect("the folder")
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.extension().is_some_and(|ending| ending == "json"))
         .map(|path| {
             let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-            let text = std::fs::read_to_string(&path).expect("readable");
-            (name.clone(), serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}")))
+            (name, std::fs::read_to_string(&path).expect("readable"))
         })
         .collect();
-    models.sort_by(|a, b| a.0.cmp(&b.0));
-    models
+    files.sort();
+    files
+}
+
+pub(crate) fn models() -> Vec<(String, Model)> {
+    let read = |(name, text): (String, String)| {
+        let model = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        (name, model)
+    };
+    model_files().into_iter().map(read).collect()
 }
 
 /// Fills the tensors from an xorshift, as floats between 1 and 2 with a sign, in steps so large that adding 1 is exact.
 fn filled(model: &Model) -> Tensors {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut next = xorshift();
     let mut fill = |meta: &Meta| {
         let count = meta.shape.iter().product::<u64>();
         let bytes = (0..count).flat_map(|_| {
@@ -220,18 +219,10 @@ fn everywhere(model: &Model) -> Vec<String> {
 
 /// Runs something on every model, two at a time, and returns what went wrong.
 fn on_every_model(run: &(dyn Fn(&Model) -> Vec<String> + Sync)) -> Vec<String> {
-    let models = models();
-    let next = AtomicUsize::new(0);
     let wrong = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while let Some((name, model)) = models.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let texts = run(model).into_iter().map(|text| format!("{name}: {text}"));
-                    wrong.lock().expect("not poisoned").extend(texts);
-                }
-            });
-        }
+    two_at_a_time(models(), &|(name, model)| {
+        let texts = run(&model).into_iter().map(|text| format!("{name}: {text}"));
+        wrong.lock().expect("not poisoned").extend(texts);
     });
     wrong.into_inner().expect("not poisoned")
 }

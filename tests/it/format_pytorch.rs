@@ -10,6 +10,7 @@ use qkvconv::format::{OpenOptions, Reader, open};
 use serde_json::{Value, json};
 
 use crate::kit::{self, Folder, assert_holds};
+use crate::stored::elements;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/formats/pytorch").join(name)
@@ -22,17 +23,7 @@ fn options(root: &str) -> OpenOptions {
 /// The bytes of a tensor, row by row.
 fn bytes_of(reader: &dyn Reader, key: &str) -> Vec<u8> {
     let tensor = &reader.catalog().tensors[reader.catalog().find(key).expect("the tensor is there")];
-    let width = tensor.dtype.byte_width().expect("whole bytes");
-    let mut bytes = vec![0; (tensor.elements() * width) as usize];
-    for (number, element) in bytes.chunks_mut(width as usize).enumerate() {
-        let (mut rest, mut at) = (number as u64, 0);
-        for (size, stride) in tensor.shape.iter().zip(&tensor.strides).rev() {
-            at += rest % size * stride;
-            rest /= size;
-        }
-        reader.read_exact_at(tensor.file, tensor.offset + at * width, element).expect("reads");
-    }
-    bytes
+    elements(reader, tensor)
 }
 
 fn warnings(reader: &dyn Reader) -> Vec<&Diagnostic> {

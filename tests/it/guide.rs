@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::kit::{Folder, Tensor, Tensors, width, write};
+use crate::kit::{self, Folder, Tensor, Tensors, width, write, xorshift};
 
 /// A block of the guide.
 struct Block {
@@ -69,13 +69,7 @@ fn blocks(text: &str) -> Vec<Block> {
 /// Makes a checkpoint of lines such as `layers.0.norm F32 [3]`.
 fn checkpoint(block: &Block) -> Tensors {
     let mut tensors = Tensors::new();
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut next = xorshift();
     for line in block.lines.iter().filter(|line| !line.trim().is_empty()) {
         let (meta, like) =
             line.split_once('=').map_or((line.as_str(), None), |(meta, like)| (meta, Some(like.trim())));
@@ -247,7 +241,7 @@ fn every_example_of_the_guide_does_what_it_says() {
     };
     let unused: Vec<_> = made.iter().filter(|(name, _)| !is_used(name)).collect();
     assert!(unused.is_empty(), "no command uses {unused:?}");
-    if std::env::var("QKVCONV_REWRITE").is_ok_and(|value| value == "1") {
+    if kit::rewrites() {
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
         for (start, count, new) in wrong.into_iter().rev() {
             lines.splice(start..start + count, new);

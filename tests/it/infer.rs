@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use qkvconv::bind::BindOptions;
@@ -16,7 +15,8 @@ use qkvconv::mapping::select::select;
 use qkvconv::span::Source;
 
 use crate::families::{Model, config_in, models, write_base};
-use crate::kit::{Folder, Nobody, Tensor, Tensors, read, write};
+use crate::kit::{self, Folder, Nobody, Tensor, Tensors, read, two_at_a_time, write};
+use crate::stored::{elements, only_file};
 
 /// A checkpoint's tensors: type, shape and bytes by name.
 type Contents = BTreeMap<String, (String, Vec<u64>, Vec<u8>)>;
@@ -25,17 +25,7 @@ fn contents(path: &Path, root: Option<&str>) -> Contents {
     let options = OpenOptions { root: root.map(str::to_owned), ..OpenOptions::default() };
     let reader = open(path, &options).unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
     let read = |tensor: &qkvconv::catalog::TensorMeta| {
-        let width = tensor.dtype.byte_width().expect("whole bytes");
-        let mut bytes = vec![0; tensor.bytes() as usize];
-        // Element by element through the strides, as views may have any.
-        for (number, element) in bytes.chunks_mut(width as usize).enumerate() {
-            let (mut rest, mut at) = (number as u64, 0);
-            for (size, stride) in tensor.shape.iter().zip(&tensor.strides).rev() {
-                at += rest % size * stride;
-                rest /= size;
-            }
-            reader.read_exact_at(tensor.file, tensor.offset + at * width, element).expect("reads");
-        }
+        let bytes = elements(&*reader, tensor);
         (tensor.key.clone(), (tensor.dtype.to_string(), tensor.shape.clone(), bytes))
     };
     reader.catalog().tensors.iter().map(read).collect()
@@ -498,13 +488,9 @@ const ORACLES: &[(&str, Option<&str>, Option<&str>)] = &[
 /// How many of [`ORACLES`] every run infers.
 const USUAL: usize = 10;
 
-/// Returns what stands in a folder of an oracle: the one file, or the folder of a checkpoint of several.
+/// Returns what a user hands over of an oracle's side.
 fn checkpoint(name: &str, side: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oracles").join(name).join(side);
-    let entries = std::fs::read_dir(&folder).expect("the pair's folder");
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    files.retain(|path| path.extension().is_none_or(|extension| extension != "json"));
-    if files.len() == 1 { files.remove(0) } else { folder }
+    only_file(kit::root().join("tests/oracles").join(name).join(side))
 }
 
 #[test]
@@ -555,18 +541,11 @@ fn every_pair_of_layouts_is_inferred() {
         .into_iter()
         .filter(|(name, _)| wanted == "all" || wanted.split(',').any(|wanted| name.starts_with(wanted)))
         .collect();
-    let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while let Some((name, model)) = models.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    for (pair, outcome) in sweep(model) {
-                        println!("{name}: {pair}: {outcome:?}");
-                        results.lock().expect("not poisoned").push(outcome);
-                    }
-                }
-            });
+    two_at_a_time(models, &|(name, model)| {
+        for (pair, outcome) in sweep(&model) {
+            println!("{name}: {pair}: {outcome:?}");
+            results.lock().expect("not poisoned").push(outcome);
         }
     });
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();

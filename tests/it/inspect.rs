@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::kit::{Folder, Tensor, Tensors, mapping};
+use crate::kit::{self, Folder, Tensor, Tensors, mapping};
 
 fn digits() -> String {
-    format!("{}/tests/data/digits/model.safetensors", env!("CARGO_MANIFEST_DIR"))
+    kit::digits().display().to_string()
 }
 
 fn oracle(path: &str) -> String {
@@ -583,7 +583,7 @@ fn trained_weights_speak_for_their_layout() {
     let said = folder.run(&["inspect", "--evidence", &digits()]).ok().stdout;
     assert!(said.contains("the weights agree with the declared layout"), "{said}");
     // The same weights under names that say that heads are interleaved.
-    let mut tensors = crate::kit::read(std::path::Path::new(&digits()));
+    let mut tensors = kit::read(&kit::digits());
     let renamed: Tensors = std::mem::take(&mut tensors)
         .into_iter()
         .map(|(key, tensor)| {

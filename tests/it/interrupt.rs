@@ -199,10 +199,7 @@ fn finish(child: Child) -> Run {
     use std::os::unix::process::ExitStatusExt;
     let output = child.wait_with_output().expect("it ends");
     let code = output.status.code().or(output.status.signal().map(|signal| -signal));
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
-    let stderr = text(output.stderr);
-    assert!(!stderr.contains("panicked"), "{stderr}");
-    Run { code: code.expect("a code"), stdout: text(output.stdout), stderr }
+    Run::of(output, code)
 }
 
 /// A model of 3 heads of 2 in a width of 7, two layers.

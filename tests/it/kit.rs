@@ -1,18 +1,24 @@
-//! What the tests share: checkpoints written and read by hand, never by the library, and runs of the binary.
+//! What the tests share: checkpoints written and read by hand, never by the library, in files and in memory; runs of the
+//! binary and of the library; places in the repository.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::process::Output;
+use std::sync::{Arc, Mutex};
 
+use qkvconv::catalog::Catalog;
 use qkvconv::convert::{Conversion, ConvertOptions, Verify};
 use qkvconv::diag::Errors;
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::{Destination, PublishOptions};
-use qkvconv::format::{OpenOptions, open};
+use qkvconv::format::{Format, OpenOptions, Reader, open};
 use qkvconv::mapping::select::select;
 use qkvconv::progress::Progress;
 use qkvconv::span::Source;
 use serde_json::{Value, json};
+
+use crate::stored::elements;
 
 /// A tensor with its bytes.
 #[derive(Clone, PartialEq, Eq)]
@@ -31,6 +37,33 @@ impl std::fmt::Debug for Tensor {
 
 /// A checkpoint's tensors by name.
 pub(crate) type Tensors = BTreeMap<String, Tensor>;
+
+/// Makes tensors of these shapes, each with values of its own: those of the first from 0, of the second from 1000, ….
+pub(crate) fn numbered(list: &[(&str, &[u64])]) -> Tensors {
+    let numbered = list.iter().enumerate();
+    numbered.map(|(at, (key, shape))| ((*key).to_owned(), Tensor::index(shape, at as u64 * 1000))).collect()
+}
+
+/// Makes tensors of these shapes, for tests in which values do not matter.
+pub(crate) fn of_shapes(list: &[(&str, &[u64])]) -> Tensors {
+    list.iter().map(|(key, shape)| ((*key).to_owned(), Tensor::index(shape, 1))).collect()
+}
+
+/// Returns a list of names and shapes as [`numbered`] and [`of_shapes`] take it.
+pub(crate) fn borrowed<K: AsRef<str>>(list: &[(K, Vec<u64>)]) -> Vec<(&str, &[u64])> {
+    list.iter().map(|(key, shape)| (key.as_ref(), shape.as_slice())).collect()
+}
+
+/// Returns a source of numbers that look random, the same in every run: xorshift64 (Marsaglia 2003).
+pub(crate) fn xorshift() -> impl FnMut() -> u64 {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
 
 pub(crate) fn width(dtype: &str) -> usize {
     match dtype {
@@ -141,6 +174,30 @@ pub(crate) fn read_folder(path: &Path) -> Tensors {
     all
 }
 
+/// The repository's folder.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The checkpoint of `tests/data/digits`, whose attention was trained.
+pub(crate) fn digits() -> PathBuf {
+    root().join("tests/data/digits/model.safetensors")
+}
+
+/// Returns whether a test that demands the text of a file writes it instead.
+pub(crate) fn rewrites() -> bool {
+    std::env::var("QKVCONV_REWRITE").is_ok_and(|value| value == "1")
+}
+
+/// Returns the names of what is in a folder, in order.
+pub(crate) fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8")).collect();
+    names.sort();
+    names
+}
+
 /// A run of the binary that ended.
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -150,6 +207,14 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// Takes what a run left. Whatever the code is, it did not panic.
+    pub(crate) fn of(output: Output, code: Option<i32>) -> Run {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        let stderr = text(output.stderr);
+        assert!(!stderr.contains("panicked"), "{stderr}");
+        Run { code: code.expect("an exit code"), stdout: text(output.stdout), stderr }
+    }
+
     /// Demands that it went well.
     #[track_caller]
     pub(crate) fn ok(self) -> Run {
@@ -207,10 +272,8 @@ impl Folder {
             .args(args)
             .output()
             .expect("the binary runs");
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
-        let stderr = text(output.stderr);
-        assert!(!stderr.contains("panicked"), "{stderr}");
-        Run { code: output.status.code().expect("an exit code"), stdout: text(output.stdout), stderr }
+        let code = output.status.code();
+        Run::of(output, code)
     }
 
     /// Converts in.safetensors to out.safetensors, both here.
@@ -222,13 +285,7 @@ impl Folder {
 
     /// Lists the names of what is here.
     pub(crate) fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.path()).expect("a folder");
-        let name = |entry: std::io::Result<std::fs::DirEntry>| {
-            entry.expect("an entry").file_name().into_string().expect("UTF-8")
-        };
-        let mut names: Vec<String> = entries.map(name).collect();
-        names.sort();
-        names
+        names(self.path())
     }
 }
 
@@ -262,6 +319,50 @@ pub(crate) fn convert(
     conversion.run(&destination, publish, Verify::Readback, &limits, &Nobody)?.verdict()
 }
 
+/// Does the same for every item, two at a time.
+pub(crate) fn two_at_a_time<T: Send>(mut items: Vec<T>, run: &(dyn Fn(T) + Sync)) {
+    items.reverse();
+    let items = Mutex::new(items);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let Some(item) = items.lock().expect("not poisoned").pop() else { return };
+                    run(item);
+                }
+            });
+        }
+    });
+}
+
+/// A checkpoint in memory whose tensors lie as its catalog says.
+pub(crate) struct Memory {
+    pub(crate) format: Format,
+    pub(crate) catalog: Catalog,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Reader for Memory {
+    fn format(&self) -> Format {
+        self.format
+    }
+
+    fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    fn read_exact_at(&self, _: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let start = offset as usize;
+        let bytes = self.bytes.get(start..start + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        buffer.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn unchanged(&self) -> Result<(), Errors> {
+        Ok(())
+    }
+}
+
 /// Nobody watches.
 pub(crate) struct Nobody;
 
@@ -285,20 +386,7 @@ pub(crate) fn assert_holds(source: &Path, options: &OpenOptions, expected: &Path
         let wanted = &wanted[&tensor.key];
         let place = format!("{} of {}", tensor.key, source.display());
         assert_eq!((tensor.dtype.name(), &tensor.shape), (wanted.dtype.as_str(), &wanted.shape), "{place}");
-        let width = width(&wanted.dtype);
-        let count: u64 = tensor.shape.iter().product();
-        let mut bytes = vec![0; count as usize * width];
-        for (number, element) in bytes.chunks_mut(width).enumerate() {
-            let (mut rest, mut at) = (number as u64, 0);
-            for (size, stride) in tensor.shape.iter().zip(&tensor.strides).rev() {
-                at += rest % size * stride;
-                rest /= size;
-            }
-            let offset = tensor.offset + at * width as u64;
-            found
-                .read_exact_at(tensor.file, offset, element)
-                .unwrap_or_else(|error| panic!("{place}: {error}"));
-        }
+        let bytes = elements(&*found, tensor);
         assert!(bytes == wanted.bytes, "{place}: other bytes");
     }
 }

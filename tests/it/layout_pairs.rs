@@ -5,9 +5,8 @@
 //! name, then the built-in layouts that carry it, or `not carried: REASON`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
-use serde_json::Value;
+use crate::families::{Model, models};
 
 const PAIRS: &str = include_str!("../data/layout_pairs/pairs.tsv");
 const LAYOUTS: &str = include_str!("../data/layout_pairs/layouts.tsv");
@@ -63,32 +62,11 @@ fn catalogued() -> Vec<(&'static str, Result<Vec<Place<'static>>, &'static str>)
     LAYOUTS.lines().map(line).collect()
 }
 
-/// A model of `tests/families`: its family, the layout it is written in, the layouts it is converted between.
-struct Model {
-    family: String,
-    written: String,
-    layouts: Vec<String>,
-}
-
-fn models() -> Vec<Model> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/families");
-    let read = |entry: std::io::Result<std::fs::DirEntry>| {
-        let text = std::fs::read_to_string(entry.expect("an entry").path()).expect("readable");
-        let model: Value = serde_json::from_str(&text).expect("JSON");
-        let name = |field: &str| model[field].as_str().expect("a name").to_owned();
-        let layouts = serde_json::from_value(model["layouts"].clone()).expect("names");
-        Model { family: name("mapping"), written: name("layout"), layouts }
-    };
-    std::fs::read_dir(folder).expect("the folder").map(read).collect()
-}
-
-impl Model {
-    /// Tells whether `families.rs` converts this model from one to the other: from the layout in which it is written to
-    /// every one, itself too, and between any two that differ.
-    fn converts(&self, family: &str, from: &str, to: &str) -> bool {
-        let has = |layout: &str| self.layouts.iter().any(|name| name == layout);
-        self.family == family && has(from) && has(to) && (from != to || from == self.written)
-    }
+/// Tells whether `families.rs` converts a model from one layout to the other: from the one in which it is written to every
+/// one, itself too, and between any two that differ.
+fn converts(model: &Model, family: &str, from: &str, to: &str) -> bool {
+    let has = |layout: &str| model.layouts.iter().any(|name| name == layout);
+    model.mapping == family && has(from) && has(to) && (from != to || from == model.layout)
 }
 
 #[test]
@@ -102,7 +80,7 @@ fn every_pair_is_tested_or_has_a_reason() {
             Err(_) => continue,
             Ok((from, to)) if from.0 != to.0 => "two families".to_owned(),
             Ok((from, to)) if !exists(from) || !exists(to) => format!("no layout {from:?} or {to:?}"),
-            Ok((from, to)) if !models.iter().any(|model| model.converts(from.0, from.1, to.1)) => {
+            Ok((from, to)) if !models.iter().any(|(_, model)| converts(model, from.0, from.1, to.1)) => {
                 format!("no model of tests/families goes from {from:?} to {to:?}")
             }
             Ok(_) => continue,

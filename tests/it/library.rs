@@ -2,21 +2,15 @@
 //!
 //! With `QKVCONV_REWRITE=1` these tests write what they otherwise demand.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use qkvconv::mapping::{Mapping, Unmapped, builtin};
 use serde_json::Value;
 
+use crate::kit::{rewrites, root};
+
 const BEGIN: &str = "<!-- written by tests/it/library.rs: begin -->\n";
 const END: &str = "<!-- written by tests/it/library.rs: end -->\n";
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn rewrites() -> bool {
-    std::env::var("QKVCONV_REWRITE").is_ok_and(|value| value == "1")
-}
 
 /// Demands that a file holds this text, or writes it. Returns what is wrong.
 fn demand(path: &Path, found: &str, wanted: &str) -> Option<String> {
@@ -184,14 +178,15 @@ fn alignment_moves_values_alone() {
 
 #[test]
 fn the_readme_justifies_every_dependency() {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let manifest = std::fs::read_to_string(root.join("Cargo.toml")).expect("a manifest");
-    let readme = std::fs::read_to_string(root.join("README.md")).expect("a README");
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("a manifest");
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("a README");
     let table = |name: &str| manifest.split(&format!("[{name}]\n")).nth(1).expect(name).split("\n[").next();
     let named = |text: &str| -> std::collections::BTreeSet<String> {
         text.lines().filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
     };
-    let wanted = named(table("dependencies").expect("a table"));
+    let tables = ["dependencies", "target.'cfg(target_os = \"linux\")'.dependencies"];
+    let wanted: std::collections::BTreeSet<String> =
+        tables.into_iter().flat_map(|name| named(table(name).expect("a table"))).collect();
     let section = readme.split("## Dependencies\n").nth(1).and_then(|rest| rest.split("\n## ").next());
     let rows =
         section.expect("a section").lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());

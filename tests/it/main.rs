@@ -32,6 +32,7 @@ mod property;
 mod schema;
 mod sets;
 mod show;
+mod stored;
 mod strided;
 mod trace;
 mod trust;

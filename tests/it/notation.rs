@@ -1,6 +1,6 @@
 //! Rules of the mapping notation, each with the smallest family that needs it.
 
-use crate::kit::{Folder, Run, Tensor, Tensors, read};
+use crate::kit::{Folder, Run, numbered, read};
 
 /// Converts between two layouts of a family that is written here.
 fn run(folder: &Folder, mapping: &str, (from, to): (&str, &str), files: [&str; 2], more: &[&str]) -> Run {
@@ -10,11 +10,6 @@ fn run(folder: &Folder, mapping: &str, (from, to): (&str, &str), files: [&str; 2
     let (from, to) = (format!("f/{from}"), format!("f/{to}"));
     let fixed = ["--mapping", &mapping, "--from", &from, "--to", &to, &source, &target];
     folder.run(&[&fixed[..], more].concat())
-}
-
-fn tensors(list: &[(&str, &[u64])]) -> Tensors {
-    let numbered = list.iter().enumerate();
-    numbered.map(|(at, (key, shape))| ((*key).to_owned(), Tensor::index(shape, at as u64 * 1000))).collect()
 }
 
 fn names(folder: &Folder, file: &str) -> Vec<String> {
@@ -32,7 +27,7 @@ const SPARSE: &str = r#"{ "format": 1, "family": "f",
 #[test]
 fn some_layers_only_have_a_sparse_parameter() {
     let folder = Folder::new();
-    let model = tensors(&[
+    let model = numbered(&[
         ("layers.0.norm", &[3]),
         ("layers.1.norm", &[3]),
         ("layers.2.norm", &[3]),
@@ -57,7 +52,7 @@ fn some_layers_only_have_a_sparse_parameter() {
 fn what_is_not_sparse_has_no_gaps() {
     for gone in ["layers.1.norm", "layers.3.experts.0.up"] {
         let folder = Folder::new();
-        let mut model = tensors(&[
+        let mut model = numbered(&[
             ("layers.0.norm", &[3]),
             ("layers.1.norm", &[3]),
             ("layers.2.norm", &[3]),
@@ -82,7 +77,7 @@ const COUNT: &str = r#"{ "format": 1, "family": "f", "axes": { "l": "layers", "e
 #[test]
 fn a_name_holds_the_number_of_layers() {
     let folder = Folder::new();
-    let model = tensors(&[("layers.0.w", &[3]), ("layers.1.w", &[3]), ("layers.2.w", &[3]), ("norm", &[3])]);
+    let model = numbered(&[("layers.0.w", &[3]), ("layers.1.w", &[3]), ("layers.2.w", &[3]), ("norm", &[3])]);
     folder.tensors("in.safetensors", &model);
     run(&folder, COUNT, ("apart", "numbered"), ["in.safetensors", "to.safetensors"], &[]).ok();
     assert_eq!(names(&folder, "to.safetensors"), ["layer_02.w", "layer_03.w", "layer_04.w", "layer_06.norm"]);
@@ -96,7 +91,7 @@ fn a_name_holds_the_number_of_layers() {
 #[test]
 fn a_number_of_layers_that_is_another_is_refused() {
     let folder = Folder::new();
-    folder.tensors("in.safetensors", &tensors(&[("layer_02.w", &[3]), ("layer_06.norm", &[3])]));
+    folder.tensors("in.safetensors", &numbered(&[("layer_02.w", &[3]), ("layer_06.norm", &[3])]));
     for to in ["apart", "stacked"] {
         let failed = run(&folder, COUNT, ("numbered", to), ["in.safetensors", "to.safetensors"], &[]);
         failed.fails(&["bind/count", "layer_06.norm", "another size of `l`", "expected: 1", "found: 3"]);
@@ -113,7 +108,7 @@ const SPECIAL: &str = r#"{ "format": 1, "family": "f", "axes": { "l": "layers", 
 #[test]
 fn the_more_special_of_two_templates_holds() {
     let folder = Folder::new();
-    let model = tensors(&[("x.norm", &[3]), ("x.encoder.norm", &[3])]);
+    let model = numbered(&[("x.norm", &[3]), ("x.encoder.norm", &[3])]);
     folder.tensors("in.safetensors", &model);
     run(&folder, SPECIAL, ("one", "two"), ["in.safetensors", "to.safetensors"], &[]).ok();
     let there = read(&folder.join("to.safetensors"));
@@ -121,7 +116,7 @@ fn the_more_special_of_two_templates_holds() {
     run(&folder, SPECIAL, ("two", "one"), ["to.safetensors", "back.safetensors"], &[]).ok();
     assert_eq!(read(&folder.join("back.safetensors")), model);
     // Neither is the more special.
-    folder.tensors("odd.safetensors", &tensors(&[("a.x.b.norm", &[3])]));
+    folder.tensors("odd.safetensors", &numbered(&[("a.x.b.norm", &[3])]));
     let failed = run(&folder, SPECIAL, ("odd", "two"), ["odd.safetensors", "no.safetensors"], &[]);
     failed.fails(&["bind/ambiguous", "a.x.b.norm"]);
 }
@@ -137,7 +132,7 @@ const TIED: &str = r#"{ "format": 1, "family": "f", "axes": { "v": "vocabulary",
 #[test]
 fn alternatives_are_told_apart_by_the_config() {
     let folder = Folder::new();
-    let two = tensors(&[("embed", &[5, 3]), ("lm_head", &[5, 3])]);
+    let two = numbered(&[("embed", &[5, 3]), ("lm_head", &[5, 3])]);
     let mut tied = two.clone();
     tied.insert("lm_head".into(), two["embed"].clone());
     let (tied_config, config) = (folder.put("tied.json", r#"{"tied": true}"#), folder.put("config.x", "{}"));
@@ -167,7 +162,7 @@ const PATHS: &str = r#"{ "format": 1, "family": "f", "axes": { "l": "layers", "e
 #[test]
 fn a_path_that_the_other_side_lacks_has_a_value() {
     let folder = Folder::new();
-    let model = tensors(&[("tok", &[5, 3]), ("blk.0.w", &[3]), ("blk.1.w", &[3]), ("output", &[5, 3])]);
+    let model = numbered(&[("tok", &[5, 3]), ("blk.0.w", &[3]), ("blk.1.w", &[3]), ("output", &[5, 3])]);
     folder.tensors("in.safetensors", &model);
     run(&folder, PATHS, ("plain", "hf"), ["in.safetensors", "to.safetensors"], &[]).ok();
     let wanted = ["lm_head", "model.text.embed", "model.text.layers.0.w", "model.text.layers.1.w"];
@@ -186,7 +181,7 @@ fn a_path_that_the_other_side_lacks_has_a_value() {
 #[test]
 fn a_parameter_without_a_path_is_missed_once() {
     let folder = Folder::new();
-    let model = tensors(&[
+    let model = numbered(&[
         ("a.embed", &[5, 3]),
         ("a.layers.0.w", &[3]),
         ("b.embed", &[5, 3]),
@@ -222,7 +217,7 @@ const SPLIT: &str = r#"{ "format": 1, "family": "f",
 #[test]
 fn tensors_that_hold_a_part_of_an_axis() {
     let folder = Folder::new();
-    let model = tensors(&[("first.w", &[3]), ("later.0.w", &[3]), ("later.1.w", &[3])]);
+    let model = numbered(&[("first.w", &[3]), ("later.0.w", &[3]), ("later.1.w", &[3])]);
     folder.tensors("in.safetensors", &model);
     run(&folder, SPLIT, ("split", "whole"), ["in.safetensors", "to.safetensors"], &[]).ok();
     assert_eq!(read(&folder.join("to.safetensors"))["w"].shape, [3, 3]);

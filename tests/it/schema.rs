@@ -4,7 +4,6 @@
 //! With `QKVCONV_REWRITE=1` the first test writes `mappings/mapping.schema.json`. The validator here knows the keywords
 //! that the schema uses and no others.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use assert_cmd::Command;
@@ -14,9 +13,7 @@ use regex_automata::meta::Regex;
 use regex_automata::util::syntax;
 use serde_json::Value;
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
+use crate::kit::{rewrites, root};
 
 /// What an editor makes of a pattern: letters, spaces and word boundaries are those of ASCII.
 fn matches(pattern: &str, text: &str) -> bool {
@@ -138,7 +135,7 @@ impl Schema {
 #[test]
 fn the_committed_schema_is_the_one_that_is_printed() {
     let path = root().join("mappings/mapping.schema.json");
-    if std::env::var("QKVCONV_REWRITE").is_ok_and(|value| value == "1") {
+    if rewrites() {
         std::fs::write(&path, schema()).expect("writable");
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();

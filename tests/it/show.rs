@@ -1,7 +1,7 @@
 //! `qkvconv mapping show`: layouts, families and the ways between layouts in words.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use qkvconv::bind::{AxisSizes, BindOptions, Config, bind};
 use qkvconv::catalog::{Catalog, TensorMeta, row_major};
@@ -13,6 +13,7 @@ use qkvconv::mapping::{Layout, Mapping};
 use qkvconv::plan::{Step, StridedCopy, build};
 use serde_json::Value;
 
+use crate::families::model_files;
 use crate::kit::Folder;
 
 fn families() -> Vec<Mapping> {
@@ -122,12 +123,7 @@ struct Model {
 }
 
 fn models() -> Vec<Model> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/families");
-    let mut paths: Vec<PathBuf> =
-        std::fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry").path()).collect();
-    paths.sort();
-    let read = |path: PathBuf| {
-        let text = std::fs::read_to_string(&path).expect("readable");
+    let read = |(name, text): (String, String)| {
         let model: Value = serde_json::from_str(&text).expect("JSON");
         let tensors = model["tensors"].as_object().expect("tensors").iter().map(|(key, meta)| {
             let shape: Vec<u64> = serde_json::from_value(meta["shape"].clone()).expect("a shape");
@@ -146,7 +142,7 @@ fn models() -> Vec<Model> {
         let config = (!model["config"].is_null())
             .then(|| Config { name: "config.json".into(), value: model["config"].clone() });
         Model {
-            name: path.file_stem().expect("a name").to_string_lossy().into_owned(),
+            name,
             mapping: builtin::family(model["mapping"].as_str().expect("a family")).expect("built in"),
             layout: model["layout"].as_str().expect("a layout").to_owned(),
             layouts: serde_json::from_value(model["layouts"].clone()).expect("layouts"),
@@ -154,7 +150,7 @@ fn models() -> Vec<Model> {
             options: BindOptions { axes: axes.into_iter().collect(), config, ..BindOptions::default() },
         }
     };
-    paths.into_iter().map(read).collect()
+    model_files().into_iter().map(read).collect()
 }
 
 /// Returns whether a copy takes the elements in the order in which the source holds them.

@@ -1,7 +1,6 @@
 //! Source tensors in any order and with any strides: what they convert to is what the same values stored row by row convert
 //! to, and every check agrees.
 
-use std::io;
 use std::path::Path;
 
 use globset::{Glob, GlobSet};
@@ -13,40 +12,13 @@ use qkvconv::diag::Errors;
 use qkvconv::dtype::Dtype;
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::{Destination, PublishOptions};
+use qkvconv::format::Format;
 use qkvconv::format::output::{OutputOptions, OutputTensor, lay_out};
-use qkvconv::format::{Format, Reader};
 use qkvconv::mapping::select::select;
 use qkvconv::plan::{build, prove};
 use serde_json::json;
 
-use crate::kit::{self, Folder, Nobody, Tensor, Tensors, read, width, write};
-
-/// A checkpoint in memory whose tensors lie as they were put.
-struct Strided {
-    catalog: Catalog,
-    bytes: Vec<u8>,
-}
-
-impl Reader for Strided {
-    fn format(&self) -> Format {
-        Format::PyTorch
-    }
-
-    fn catalog(&self) -> &Catalog {
-        &self.catalog
-    }
-
-    fn read_exact_at(&self, _: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let start = offset as usize;
-        let bytes = self.bytes.get(start..start + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-        buffer.copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn unchanged(&self) -> Result<(), Errors> {
-        Ok(())
-    }
-}
+use crate::kit::{self, Folder, Memory, Nobody, Tensor, Tensors, read, width, write};
 
 /// Numbers from a seed.
 struct Choices(u64);
@@ -74,7 +46,7 @@ fn index(shape: &[u64], mut number: u64) -> Vec<u64> {
 }
 
 /// Stores tensors with their dimensions in any order, with gaps and, where they repeat along a dimension, without a stride.
-fn stored(tensors: &Tensors, path: &Path, choices: &mut Choices) -> Strided {
+fn stored(tensors: &Tensors, path: &Path, choices: &mut Choices) -> Memory {
     let (mut metas, mut bytes) = (Vec::new(), vec![0xee; 3]);
     for (key, tensor) in tensors {
         let width = width(&tensor.dtype);
@@ -123,13 +95,13 @@ fn stored(tensors: &Tensors, path: &Path, choices: &mut Choices) -> Strided {
         metas.push(TensorMeta { key, dtype, shape, strides, file: 0, offset: offset as u64 });
     }
     let files = vec![(path.to_owned(), bytes.len() as u64)];
-    Strided { catalog: Catalog::new(path.to_owned(), files, metas), bytes }
+    Memory { format: Format::PyTorch, catalog: Catalog::new(path.to_owned(), files, metas), bytes }
 }
 
 /// Converts a checkpoint in memory, with every check.
 fn convert(
     (from, to): (&str, &str),
-    source: Strided,
+    source: Memory,
     destination: &Path,
     options: &BindOptions,
 ) -> Result<(), Errors> {

@@ -2,15 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::kit::{Folder, Tensor, Tensors};
+use crate::kit::{Folder, borrowed, of_shapes};
 
 /// Converts a checkpoint of these shapes and returns the messages without the excerpts of mapping files, each with the
 /// file of its rule.
 fn told(list: &[(&str, &[u64])], config: &Value, from: &str, to: &str, more: &[&str]) -> Vec<String> {
     let folder = Folder::new();
-    let tensors: Tensors =
-        list.iter().map(|(key, shape)| ((*key).to_owned(), Tensor::index(shape, 1))).collect();
-    folder.tensors("in.safetensors", &tensors);
+    folder.tensors("in.safetensors", &of_shapes(list));
     folder.put("config.json", config.to_string());
     let run = folder.convert(from, to, more);
     assert_eq!(run.code, 1, "{}", run.stderr);
@@ -29,10 +27,6 @@ fn told(list: &[(&str, &[u64])], config: &Value, from: &str, to: &str, more: &[&
 /// The shapes of one module's q, k and v.
 fn separate(q: [u64; 2], k: [u64; 2], v: [u64; 2]) -> [(&'static str, Vec<u64>); 3] {
     [("a.q_proj.weight", q.to_vec()), ("a.k_proj.weight", k.to_vec()), ("a.v_proj.weight", v.to_vec())]
-}
-
-fn borrowed<'a>(list: &'a [(&'a str, Vec<u64>)]) -> Vec<(&'a str, &'a [u64])> {
-    list.iter().map(|(key, shape)| (*key, shape.as_slice())).collect()
 }
 
 #[test]

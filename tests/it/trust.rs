@@ -1,13 +1,11 @@
 //! What a conversion believes of its source: what the file records, and what the weights themselves say.
 
-use std::path::Path;
-
 use serde_json::Value;
 
-use crate::kit::{Folder, Tensor, Tensors, read};
+use crate::kit::{self, Folder, Tensor, Tensors, read};
 
 fn digits() -> Tensors {
-    read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/digits/model.safetensors"))
+    read(&kit::digits())
 }
 
 /// Puts the rows of every fused weight and bias in another order.

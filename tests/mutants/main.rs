@@ -13,6 +13,9 @@ mod kit;
 mod model;
 mod own;
 mod score;
+#[path = "../it/stored.rs"]
+#[allow(dead_code, reason = "a part of the kit")]
+mod stored;
 
 use model::Filled;
 use score::Line;
