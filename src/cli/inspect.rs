@@ -37,6 +37,7 @@ use qkvconv::diag::Errors;
 use qkvconv::evidence::{Limits, examine};
 use qkvconv::fold::fold_keys;
 use qkvconv::format::Reader;
+use qkvconv::identity::Identity;
 use qkvconv::inspect::{Kind, Part, Picture, Seen, draw, kinds, runs};
 use qkvconv::mapping::forward::RotaryStyle;
 use qkvconv::mapping::select::all;
@@ -164,6 +165,9 @@ fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
     let looking = ConvertOptions { open, bind: options.clone(), trust_layout, ..ConvertOptions::default() };
     let (reader, candidates) = recognise(&chosen, &args.source, &looking)?;
     let catalog = reader.catalog();
+    let recorded = Identity::read(&catalog.metadata).filter(|_| !trust_layout);
+    let recorded = recorded.map(|identity| identity.sizes.into_iter().collect()).unwrap_or_default();
+    let options = BindOptions { recorded, ..options };
     let fit = only(&candidates, catalog).ok().and_then(|candidate| {
         let mapping = mappings.iter().find(|mapping| mapping.family == candidate.family)?;
         Some((candidate, mapping, mapping.layouts.get(&candidate.layout)?))

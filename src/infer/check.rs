@@ -126,9 +126,8 @@ impl Checker<'_> {
         let text = Arc::new(Source { name: "inferred mapping".into(), text: draft.text.clone() });
         let name = |side: &Side| format!("{}/{}", self.family, side.layout);
         let there = select(&name(self.source), &name(self.target), &[Arc::clone(&text)])?;
-        let options = self.options(&there, self.source, draft, inferred.dtype)?;
-        inferred.open[0] = options.bind.axes.clone();
-        let conversion = Conversion::prepare(&there, &self.source.path, &options)?;
+        let (axes, conversion) = self.prepare(&there, self.source, draft, inferred.dtype)?;
+        inferred.open[0] = axes;
         let checked = conversion.check(self.to, Verify::Readback, self.limits, self.progress)?;
         inferred.tensors = checked.read_back.tensors;
         inferred.elements = checked.read_back.elements;
@@ -150,21 +149,21 @@ impl Checker<'_> {
         }
         if wrong.is_empty() {
             let back = select(&name(self.target), &name(self.source), &[text])?;
-            if let Ok(options) = self.options(&back, self.target, draft, None) {
-                inferred.open[1] = options.bind.axes;
+            if let Ok((axes, _)) = self.prepare(&back, self.target, draft, None) {
+                inferred.open[1] = axes;
             }
         }
         Ok(wrong)
     }
 
-    /// Returns options with the fewest sizes that a conversion has to be told.
-    fn options(
+    /// Prepares a conversion that is told the fewest sizes that it has to be told; returns these too.
+    fn prepare<'s>(
         &self,
-        selection: &Selection,
+        selection: &'s Selection,
         side: &Side,
         draft: &Draft,
         dtype: Option<Dtype>,
-    ) -> Result<ConvertOptions, Errors> {
+    ) -> Result<(Vec<(String, u64)>, Conversion<'s>), Errors> {
         let with = |axes: Vec<(String, u64)>| ConvertOptions {
             open: side.open.clone(),
             bind: BindOptions { axes, config: side.config.clone(), dtype, ..BindOptions::default() },
@@ -172,21 +171,20 @@ impl Checker<'_> {
             ..ConvertOptions::default()
         };
         let fits = |axes: &[(String, u64)]| Conversion::prepare(selection, &side.path, &with(axes.to_vec()));
-        if fits(&[]).is_ok() {
-            return Ok(with(Vec::new()));
+        if let Ok(conversion) = fits(&[]) {
+            return Ok((Vec::new(), conversion));
         }
         let mut axes = draft.sizes.clone();
-        fits(&axes)?;
+        let mut conversion = fits(&axes)?;
         let mut at = 0;
         while at < axes.len() {
             let mut fewer = axes.clone();
             fewer.remove(at);
-            if fits(&fewer).is_ok() {
-                axes = fewer;
-            } else {
-                at += 1;
+            match fits(&fewer) {
+                Ok(fitting) => (axes, conversion) = (fewer, fitting),
+                Err(_) => at += 1,
             }
         }
-        Ok(with(axes))
+        Ok((axes, conversion))
     }
 }

@@ -85,25 +85,28 @@ pub fn kinds(mapping: &Mapping, layout: &Layout, bound: &Bound, catalog: &Catalo
         groups.entry((source.reading.rule, tensor.dtype, tensor.shape.clone())).or_default().push(at);
     }
     groups.sort_by_cached_key(|(rule, ..), _| *rule);
-    let kind = |((rule, dtype, shape), members): ((usize, Dtype, Vec<u64>), Vec<usize>)| {
-        let example = members[0];
-        let source = &bound.sources[example];
-        let sizes = sizes_of(source);
-        let expr = &layout.rules[rule].expr;
-        let words = describe(mapping, layout, expr, &sizes);
-        let keys = members.iter().map(|at| catalog.tensors[bound.sources[*at].tensor].key.as_str());
-        Kind {
-            names: fold_keys(keys),
-            count: members.len(),
-            dtype,
-            dims: dim_names(shape.len()).into_iter().zip(words).collect(),
-            groups: group_words(mapping, layout, expr, &sizes),
-            parts: parts(mapping, layout, bound, source, &shape),
-            shape,
-            example,
-        }
-    };
-    groups.into_iter().map(kind).collect()
+    groups.into_values().map(|members| kind(mapping, layout, bound, catalog, &members)).collect()
+}
+
+/// Tells of tensors of one rule, type and shape, indices into [`Bound::sources`], by the first of them.
+pub fn kind(mapping: &Mapping, layout: &Layout, bound: &Bound, catalog: &Catalog, members: &[usize]) -> Kind {
+    let example = members[0];
+    let source = &bound.sources[example];
+    let tensor = &catalog.tensors[source.tensor];
+    let sizes = sizes_of(source);
+    let expr = &layout.rules[source.reading.rule].expr;
+    let words = describe(mapping, layout, expr, &sizes);
+    let keys = members.iter().map(|at| catalog.tensors[bound.sources[*at].tensor].key.as_str());
+    Kind {
+        names: fold_keys(keys),
+        count: members.len(),
+        dtype: tensor.dtype,
+        dims: dim_names(tensor.shape.len()).into_iter().zip(words).collect(),
+        groups: group_words(mapping, layout, expr, &sizes),
+        parts: parts(mapping, layout, bound, source, &tensor.shape),
+        shape: tensor.shape.clone(),
+        example,
+    }
 }
 
 /// Returns the sizes of the axes of a tensor's parameters.

@@ -9,7 +9,7 @@ mod sizes;
 mod words;
 
 pub use head::{Head, elements};
-pub use kinds::{Kind, Part, kinds, part, sizes_of};
+pub use kinds::{Kind, Part, kind, kinds, part, sizes_of};
 pub use picture::{Cell, Picture, draw, letter};
 pub use rotary::{Rotary, pair_order, rotary};
 pub use seen::{Element, Seen, group_axis, head_axis, ranges, runs};

@@ -598,3 +598,51 @@ fn trained_weights_speak_for_their_layout() {
     let better = "(h (q + k + v)) is declared; (q + k + v) or (k + q + v) explains the fused q, k, v better by 161 nats";
     assert!(said.contains(better), "{said}");
 }
+
+/// What an earlier conversion recorded counts for one tensor as it does for the whole file.
+#[test]
+fn a_head_is_found_by_the_recorded_sizes() {
+    let folder = Folder::new();
+    let convert =
+        ["--from", "attention/pytorch-fused", "--to", "attention/timm", "--axis", "h=4", "--verify", "none"];
+    folder.run(&[&convert[..], &[&digits(), "timm.safetensors"]].concat()).ok();
+    let args = ["inspect", "--tensor", "encoder.layers.1.self_attn.qkv.weight", "--head", "2", "--part", "k"];
+    let said = folder.run(&[&args[..], &["timm.safetensors"]].concat()).ok().stdout;
+    assert!(
+        said.contains(
+            "attention/timm  k.weight head 2: encoder.layers.1.self_attn.qkv.weight [90..105] [0..60]"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("attention/pytorch-fused  k.weight head 2: "), "{said}");
+}
+
+/// Tensors of one rule and shape, in two types: each is told as it is.
+#[test]
+fn a_tensor_is_told_by_its_own_type() {
+    let folder = Folder::new();
+    let mut tensors = Tensors::new();
+    for (module, dtype, width) in [("a", "F32", 4), ("b", "F16", 2)] {
+        for (name, shape) in [("in_proj_weight", [36, 8]), ("out_proj.weight", [8, 12])] {
+            let bytes = vec![0; (shape[0] * shape[1] * width) as usize];
+            tensors.insert(format!("{module}.{name}"), Tensor::new(dtype, &shape, bytes));
+        }
+    }
+    folder.tensors("two.safetensors", &tensors);
+    for (key, dtype) in [("a.in_proj_weight", "F32"), ("b.in_proj_weight", "F16")] {
+        let args = [
+            "inspect",
+            "--from",
+            "attention/pytorch-fused",
+            "--axis",
+            "h=3",
+            "--axis",
+            "g=3",
+            "--json",
+            "--tensor",
+            key,
+        ];
+        let found = json(&folder, &[&args[..], &["two.safetensors"]].concat());
+        assert_eq!((&found["tensor"], &found["dtype"]), (&key.into(), &dtype.into()));
+    }
+}

@@ -7,7 +7,7 @@ use qkvconv::detect::{Candidate, only};
 use qkvconv::diag::{Diagnostic, Errors};
 use qkvconv::exec::publish::{Destination, PublishOptions, Staging, io_error};
 use qkvconv::format::output::{OutputFile, OutputLayout, OutputTensor, lay_out_array};
-use qkvconv::inspect::{Kind, Seen, elements, letter, ranges};
+use qkvconv::inspect::{Seen, elements, kind, letter, ranges};
 use qkvconv::mapping::{Layout, Mapping};
 use serde_json::{Value, json};
 
@@ -112,19 +112,17 @@ impl Look<'_> {
         let (Some((candidate, mapping, layout)), Some(bound)) = (self.fit, self.bound()) else { return };
         let source = &bound.sources[number];
         let tensor = &self.catalog.tensors[source.tensor];
-        let kind = self.kinds().into_iter().find(|kind| {
-            bound.sources[kind.example].reading.rule == source.reading.rule && kind.shape == tensor.shape
-        });
+        let kind = kind(mapping, layout, bound, self.catalog, &[number]);
         if !args.json {
             ui.result(&format!("{}  {} {:?}  {}", tensor.key, tensor.dtype, tensor.shape, candidate.name()));
-            kind.iter().flat_map(Kind::words).for_each(|line| ui.result(&format!("  {line}")));
+            kind.words().iter().for_each(|line| ui.result(&format!("  {line}")));
             self.drawing(number, ui.width(), ui.is_coloured())
                 .iter()
                 .for_each(|line| ui.result(&format!("  {line}")));
             return;
         }
         let seen = Seen::new(mapping, layout, bound, &source.reading);
-        let Some(Value::Object(mut document)) = kind.as_ref().map(kind_json) else { return };
+        let Value::Object(mut document) = kind_json(&kind) else { return };
         let parts = document.remove("parts");
         let parts = parts.iter().flat_map(Value::as_array).flatten().filter_map(|part| {
             let name = part["param"].as_str().filter(|name| params.contains(name))?;
