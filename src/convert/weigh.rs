@@ -41,7 +41,7 @@ impl Conversion<'_> {
                 "`qkvconv inspect --evidence --from {layout}` shows how each arrangement does; convert from the layout \
                  that fits, or overrule the evidence with --trust-layout"
             ));
-        let asked = evidence.questions.iter().max_by(|a, b| a.margin().total_cmp(&b.margin()));
+        let asked = evidence.questions.iter().find(|question| question.decision() == evidence.decision);
         if let Some(question) = asked {
             diagnostic = diagnostic.tensor(&question.tensor);
         }

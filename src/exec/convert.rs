@@ -105,12 +105,12 @@ fn bf16_value(bits: u16) -> f64 {
 ///
 /// `half::f16::from_f64` drops the low 32 bits first (half 2.7.1, `binary16/arch.rs`), so that a value just above a
 /// tie is rounded as the tie.
-fn f16_bits(value: f64) -> u16 {
+pub(crate) fn f16_bits(value: f64) -> u16 {
     narrow(value, 5, 10)
 }
 
 /// Rounds to the nearest bfloat16, ties to even.
-fn bf16_bits(value: f64) -> u16 {
+pub(crate) fn bf16_bits(value: f64) -> u16 {
     narrow(value, 8, 7)
 }
 

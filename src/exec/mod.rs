@@ -31,6 +31,7 @@ mod testing;
 mod tests;
 mod worker;
 
+pub(crate) use convert::{bf16_bits, f16_bits};
 use jobs::{Job, Sizes};
 pub(crate) use rows::Rows;
 use worker::{Outcome, Worker};

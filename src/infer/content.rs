@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Diagnostic, Errors};
 use crate::dtype::Dtype;
+use crate::exec::{bf16_bits, f16_bits};
 use crate::format::Reader;
 use crate::random::Random;
 
@@ -23,7 +24,7 @@ pub(super) fn is_plain(dtype: Dtype) -> bool {
     matches!(dtype.byte_width(), Some(1 | 2 | 4 | 8))
 }
 
-/// Turns stored bytes into the bits that the elements have in a type.
+/// Turns stored bytes into the bits that the elements have in a type, rounded as a conversion does.
 fn bits(bytes: &[u8], from: Dtype, to: Dtype, out: &mut Vec<u64>) {
     let width = from.byte_width().unwrap_or(1) as usize;
     let raw = bytes.chunks_exact(width).map(|bytes| {
@@ -44,8 +45,8 @@ fn bits(bytes: &[u8], from: Dtype, to: Dtype, out: &mut Vec<u64>) {
     out.extend(raw.map(value).map(|value| match to {
         Dtype::F64 => value.to_bits(),
         Dtype::F32 => u64::from((value as f32).to_bits()),
-        Dtype::F16 => u64::from(f16::from_f32(value as f32).to_bits()),
-        _ => u64::from(bf16::from_f32(value as f32).to_bits()),
+        Dtype::F16 => u64::from(f16_bits(value)),
+        _ => u64::from(bf16_bits(value)),
     }));
 }
 
@@ -277,5 +278,21 @@ pub(super) fn advance(index: &mut [u64], shape: &[u64]) {
             return;
         }
         index[dim] = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Just above a tie: by way of f32 it would become the tie, and go to the even one below.
+    #[test]
+    fn a_value_is_rounded_once() {
+        for (to, place, expected) in [(Dtype::F16, 11, 0x3c01), (Dtype::BF16, 8, 0x3f81)] {
+            let value = 1.0 + 2_f64.powi(-place) + 2_f64.powi(-40);
+            let mut out = Vec::new();
+            bits(&value.to_le_bytes(), Dtype::F64, to, &mut out);
+            assert_eq!(out, [expected], "{to}");
+        }
     }
 }
