@@ -1,6 +1,6 @@
 //! Lists of tensor names with their indices folded: `layers.{0..31}.q_proj.weight (32)`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use indexmap::IndexMap;
 
@@ -39,9 +39,10 @@ fn pattern_ends_in_word(text: &str) -> bool {
 /// Folds names that differ only in their indices; the count stands behind a folded name.
 ///
 /// Names keep the order of their first appearance. Indices become `{0..31}` where they are consecutive and
-/// `{0,1,3}` otherwise; where two index positions do not fill a rectangle, the first position is kept apart.
+/// `{0,1,3}` otherwise; where index positions do not fill a rectangle, those first indices stay together that have the
+/// same behind them.
 pub fn fold_keys<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    let mut groups: IndexMap<(String, usize), Vec<Vec<&str>>> = IndexMap::new();
+    let mut groups: IndexMap<(String, usize), Vec<Row<'_>>> = IndexMap::new();
     for key in keys {
         let (pattern, numbers) = split(key);
         let count = numbers.len();
@@ -50,20 +51,32 @@ pub fn fold_keys<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     groups.iter().flat_map(|((pattern, count), rows)| fold_group(pattern, *count, rows, 0)).collect()
 }
 
-fn fold_group(pattern: &str, positions: usize, rows: &[Vec<&str>], fixed: usize) -> Vec<String> {
+/// The indices of one name.
+type Row<'a> = Vec<&'a str>;
+
+fn fold_group(pattern: &str, positions: usize, rows: &[Row<'_>], fixed: usize) -> Vec<String> {
     let columns: Vec<BTreeSet<(usize, &str)>> = (0..positions)
-        .map(|position| rows.iter().map(|row| (row[position].len(), row[position])).collect())
+        .map(|position| {
+            // Few differ; the many that do not are not sorted.
+            let distinct: HashSet<&str> = rows.iter().map(|row| row[position]).collect();
+            distinct.into_iter().map(|index| (index.len(), index)).collect()
+        })
         .collect();
     let rectangle = columns.iter().map(BTreeSet::len).product::<usize>();
-    let distinct = rows.iter().collect::<BTreeSet<_>>().len();
+    let distinct = rows.iter().collect::<HashSet<_>>().len();
     if rectangle == distinct || fixed >= positions {
         return vec![print(pattern, &columns, rows.len())];
     }
-    let mut parts: IndexMap<&str, Vec<Vec<&str>>> = IndexMap::new();
+    let mut parts: IndexMap<&str, Vec<&Row<'_>>> = IndexMap::new();
     for row in rows {
-        parts.entry(row[fixed]).or_default().push(row.clone());
+        parts.entry(row[fixed]).or_default().push(row);
     }
-    parts.values().flat_map(|part| fold_group(pattern, positions, part, fixed + 1)).collect()
+    let mut alike: IndexMap<BTreeSet<&[&str]>, Vec<Row<'_>>> = IndexMap::new();
+    for part in parts.into_values() {
+        let behind = part.iter().map(|row| &row[fixed + 1..]).collect();
+        alike.entry(behind).or_default().extend(part.into_iter().cloned());
+    }
+    alike.values().flat_map(|part| fold_group(pattern, positions, part, fixed + 1)).collect()
 }
 
 fn print(pattern: &str, columns: &[BTreeSet<(usize, &str)>], count: usize) -> String {
@@ -120,6 +133,14 @@ mod tests {
     fn two_indices_fold_where_they_fill_a_rectangle() {
         assert_eq!(fold(&["l.0.h.0.w", "l.0.h.1.w", "l.1.h.0.w", "l.1.h.1.w"]), ["l.{0..1}.h.{0..1}.w (4)"]);
         assert_eq!(fold(&["l.0.h.0.w", "l.0.h.1.w", "l.1.h.0.w"]), ["l.0.h.{0..1}.w (2)", "l.1.h.0.w"]);
+    }
+
+    #[test]
+    fn first_indices_with_the_same_behind_them_stay_together() {
+        let of = |tower: u32, blocks: u32| (0..blocks).map(move |block| format!("t.{tower}.b.{block}.w"));
+        let keys: Vec<String> = (0..4).flat_map(|tower| of(tower, if tower == 2 { 2 } else { 3 })).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        assert_eq!(fold(&keys), ["t.{0,1,3}.b.{0..2}.w (9)", "t.2.b.{0..1}.w (2)"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! [`bind`] returns all blocks of all source and target tensors on common coordinates, or every error that there is.
 
+mod classes;
 mod counts;
 mod explain;
 mod fits;
@@ -85,8 +86,8 @@ pub struct SourceTensor {
     pub rule: Span,
     /// What its name and its parameters' sizes are.
     pub reading: Reading,
-    /// Its blocks.
-    pub blocks: Vec<Block>,
+    /// Its blocks, shared by all tensors that have the same.
+    pub blocks: Arc<[Block]>,
     /// The instance of each parameter that it holds.
     pub instances: Vec<(usize, usize)>,
     /// `stored = parameter * scale + offset`.
@@ -106,8 +107,8 @@ pub struct TargetTensor {
     pub rule: Span,
     /// What its name and its parameters' sizes are.
     pub reading: Reading,
-    /// Its blocks.
-    pub blocks: Vec<Block>,
+    /// Its blocks, shared by all tensors that have the same.
+    pub blocks: Arc<[Block]>,
     /// The instance of each parameter that it holds; a parameter without one is filled with zeros.
     pub instances: Vec<(usize, usize)>,
     /// `stored = parameter * scale + offset`.

@@ -151,7 +151,7 @@ impl<'a> Pair<'a> {
     }
 
     /// Returns all axes, in the order of [`Pair::names`].
-    pub(crate) fn axes(&self) -> impl Iterator<Item = AxisId> + use<> {
+    pub(crate) fn axes(&self) -> impl ExactSizeIterator<Item = AxisId> + use<> {
         (0..self.names.len() as u32).map(AxisId)
     }
 
@@ -170,6 +170,27 @@ impl<'a> Pair<'a> {
 
     pub(crate) fn is_per_parameter(&self, axis: AxisId) -> bool {
         self.per_parameter[axis.0 as usize]
+    }
+
+    /// Returns the axes that stay neighbours, wherever several do.
+    pub(crate) fn runs(&self) -> Vec<Vec<AxisId>> {
+        fn collect<'n>(nodes: impl IntoIterator<Item = &'n Node>, runs: &mut BTreeSet<Vec<AxisId>>) {
+            for node in nodes {
+                match node {
+                    Node::Run(run) if run.len() > 1 => {
+                        runs.insert(run.clone());
+                    }
+                    Node::Run(_) | Node::One => {}
+                    Node::Sum(parts) => parts.iter().for_each(|part| collect(&part.dims, runs)),
+                }
+            }
+        }
+        let mut runs = BTreeSet::new();
+        let rules = self.source_rules.iter().chain(&self.target_rules);
+        rules.for_each(|rule| collect(&rule.dims, &mut runs));
+        let definitions = self.stored.iter().chain(&self.canonical).flatten().flatten().flatten();
+        definitions.for_each(|part| collect(&part.dims, &mut runs));
+        runs.into_iter().collect()
     }
 
     pub(crate) fn stored(&self, side: Side, axis: AxisId) -> Option<&[Part]> {

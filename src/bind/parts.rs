@@ -94,7 +94,7 @@ impl Binding<'_> {
     pub(super) fn kept(
         &self,
         targets: &[TargetTensor],
-        by_key: &FxHashMap<String, usize>,
+        by_key: &FxHashMap<&str, usize>,
         errors: &mut Collector,
     ) -> Vec<(usize, String)> {
         let mut kept = Vec::with_capacity(self.keys.kept.len());
@@ -127,7 +127,7 @@ impl Binding<'_> {
                     .found(format!("`{key}` also comes from {other}"))
                     .help("leave one of the two out with --drop")
             };
-            if let Some(&at) = by_key.get(&key) {
+            if let Some(&at) = by_key.get(key.as_str()) {
                 let target = &targets[at];
                 let from = target.instances.first().map(|(_, id)| self.instances.tensors[*id][0]);
                 let from = from.map_or("a rule", |tensor| self.catalog.tensors[tensor].key.as_str());

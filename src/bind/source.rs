@@ -49,6 +49,9 @@ impl Binding<'_> {
                 scopes[prepared.params.iter().position(|&other| other == param).unwrap_or(0)]
             };
             for (dim, node) in prepared.dims.iter().enumerate() {
+                if unknowns.is_size(node, scopes[0], stored.shape[dim]) {
+                    continue;
+                }
                 let polynomial = unknowns.node(node, scopes[0], &of);
                 let origin = unknowns.fact(Fact::Shape { tensor, rule, dim });
                 unknowns.solver.equation(Equation {

@@ -2,15 +2,17 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::classes::{Classes, Lowered};
 use super::keys::holds;
-use super::lower::{Instance, LowerError, lower};
+use super::lower::{Instance, LowerError};
 use super::options::Allow;
 use super::pair::{AxisId, ParamId, Side};
-use super::unknowns::{ReadingSizes, Scopes, Unknowns};
+use super::unknowns::{Scopes, Unknowns};
 use super::{
     Binding, Bound, Indices, InstanceInfo, OrderedMap, OrderedSet, Reading, SourceTensor, TargetTensor,
     explain,
 };
+use crate::catalog::row_major;
 use crate::diag::{Collector, Diagnostic};
 use crate::mapping::Rule;
 use crate::mapping::key::Captures;
@@ -225,7 +227,7 @@ impl Binding<'_> {
         groups: &[Group],
         mut errors: Collector,
     ) -> (Bound, Collector) {
-        let mut sizes = ReadingSizes::new(unknowns);
+        let mut classes = Classes::new(unknowns);
         let mut sources = Vec::with_capacity(self.held.len());
         let mut open = explain::Open::default();
         let failed = errors.has_errors();
@@ -236,15 +238,16 @@ impl Binding<'_> {
                 indices: &held.indices,
                 scopes: &held.scopes,
             };
-            let strides = &self.catalog.tensors[held.tensor].strides;
-            match lower(unknowns, &instance, Some(strides)) {
-                Ok((_, blocks)) => {
+            let stored = &self.catalog.tensors[held.tensor];
+            let strides = (stored.strides != row_major(&stored.shape)).then_some(&stored.strides[..]);
+            match classes.lower(unknowns, &instance, strides) {
+                Ok(Lowered { blocks, .. }) => {
                     let rule = &self.pair.layout(Side::Source).rules[held.rule];
                     let affine = self.affine(unknowns, rule, held.scopes[0], &mut errors);
                     let params = &self.pair.source_rules[held.rule].params;
                     let instances = params.iter().copied().zip(held.instances.iter().copied()).collect();
                     let rule = rule.template.span.clone();
-                    let sizes = sizes.of_all(unknowns, params, &held.scopes);
+                    let sizes = classes.sizes(unknowns, params, &held.scopes);
                     let captures = self.captures(held.module, &held.indices);
                     let reading = Reading { rule: held.rule, captures, sizes };
                     sources.push(SourceTensor {
@@ -263,7 +266,7 @@ impl Binding<'_> {
                         error,
                         Side::Source,
                         held.rule,
-                        &self.catalog.tensors[held.tensor].key,
+                        &stored.key,
                     );
                 }
             }
@@ -271,7 +274,7 @@ impl Binding<'_> {
         let mut targets = Vec::new();
         let mut by_key = FxHashMap::default();
         for group in groups {
-            if let Err(error) = self.enumerate(unknowns, group, &mut sizes, &mut targets, &mut errors) {
+            if let Err(error) = self.enumerate(unknowns, group, &mut classes, &mut targets, &mut errors) {
                 let rule = &self.pair.layout(Side::Target).rules[group.rule];
                 open.add(&self, unknowns, error, Side::Target, group.rule, &rule.template.to_string());
             }
@@ -281,7 +284,7 @@ impl Binding<'_> {
             open.report(&self, unknowns, &mut errors);
         }
         for (at, target) in targets.iter().enumerate() {
-            if let Some(first) = by_key.insert(target.key.clone(), at) {
+            if let Some(first) = by_key.insert(target.key.as_str(), at) {
                 let first: &TargetTensor = &targets[first];
                 errors.push(
                     Diagnostic::error("bind/collision", "two rules give one target tensor")
@@ -378,7 +381,7 @@ impl Binding<'_> {
         &self,
         unknowns: &mut Unknowns<'_>,
         group: &Group,
-        reading_sizes: &mut ReadingSizes,
+        classes: &mut Classes,
         targets: &mut Vec<TargetTensor>,
         errors: &mut Collector,
     ) -> Result<(), LowerError> {
@@ -431,12 +434,12 @@ impl Binding<'_> {
             indices.sort_unstable();
             let instance =
                 Instance { side: Side::Target, rule: group.rule, indices: &indices, scopes: &group.scopes };
-            let (shape, blocks) = lower(unknowns, &instance, None)?;
+            let Lowered { shape, blocks } = classes.lower(unknowns, &instance, None)?;
             let captures = self.captures(group.module, &indices);
             let named = Captures { counts: counts.clone(), ..captures.clone() };
             if let Some(key) = self.print(rule, group, &named, errors) {
                 let (rule, instances) = (rule.template.span.clone(), instances.clone());
-                let sizes = reading_sizes.of_all(unknowns, &prepared.params, &group.scopes);
+                let sizes = classes.sizes(unknowns, &prepared.params, &group.scopes);
                 let reading = Reading { rule: group.rule, captures, sizes };
                 targets.push(TargetTensor { key, dtype, shape, rule, reading, blocks, instances, affine });
             }

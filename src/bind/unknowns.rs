@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::pair::{AxisId, Label, Node, Pair, ParamId, Part, Side};
 use super::sizes::{Equation, Monomial, Origin, Polynomial, Side as Equal, Solver, Var};
-use super::{AxisSizes, Tuples};
+use super::Tuples;
 use crate::span::Span;
 
 /// Where a fact about sizes comes from.
@@ -36,11 +36,22 @@ pub(crate) type Given = FxHashMap<AxisId, Vec<(u64, Fact)>>;
 /// The definitions of an axis, each with where it comes from.
 type Definitions = Arc<[(Origin, Vec<Part>)]>;
 
-/// The two scopes of a parameter's instance.
+/// Where a parameter's instance has its sizes: most axes have one size for all parameters that have the same indices in
+/// the same module, some have one for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Scopes {
     shared: u32,
-    own: u32,
+    param: ParamId,
+}
+
+impl Scopes {
+    /// Returns the same for all parameters where no axis has a size for each of them.
+    pub(crate) fn told_apart(self, pair: &Pair<'_>) -> Scopes {
+        match pair.axes().any(|axis| pair.is_per_parameter(axis)) {
+            true => self,
+            false => Scopes { param: 0, ..self },
+        }
+    }
 }
 
 pub(crate) struct Unknowns<'a> {
@@ -49,9 +60,12 @@ pub(crate) struct Unknowns<'a> {
     pub(crate) facts: Vec<Fact>,
     given: Given,
     tuples: Tuples,
-    /// By module, parameter (or what all share) and the number of the instance's indices.
-    scopes: FxHashMap<(u32, Option<ParamId>, u32), u32>,
-    vars: FxHashMap<(u32, AxisId), Var>,
+    /// By module and the number of the instance's indices.
+    scopes: FxHashMap<(u32, u32), u32>,
+    /// Per scope and axis, for all of its parameters.
+    shared: Vec<Option<Var>>,
+    /// Those that each parameter has for itself.
+    own: FxHashMap<(Scopes, AxisId), Var>,
     /// The axis and the scopes of each unknown, by its number.
     pub(crate) axes: Vec<(AxisId, Scopes)>,
     definitions: FxHashMap<AxisId, Definitions>,
@@ -68,7 +82,8 @@ impl<'a> Unknowns<'a> {
             given,
             tuples: Tuples::default(),
             scopes: FxHashMap::default(),
-            vars: FxHashMap::default(),
+            shared: Vec::new(),
+            own: FxHashMap::default(),
             axes: Vec::new(),
             definitions: FxHashMap::default(),
             by_rule: FxHashMap::default(),
@@ -83,21 +98,30 @@ impl<'a> Unknowns<'a> {
     /// Returns the scopes of a parameter's instance.
     pub(crate) fn scopes(&mut self, module: u32, param: ParamId, instance: &[(AxisId, u64)]) -> Scopes {
         let instance = self.tuples.number(instance);
-        let mut intern = |param: Option<ParamId>| {
-            let next = self.scopes.len() as u32;
-            *self.scopes.entry((module, param, instance)).or_insert(next)
-        };
-        Scopes { shared: intern(None), own: intern(Some(param)) }
+        let next = self.scopes.len() as u32;
+        let shared = *self.scopes.entry((module, instance)).or_insert(next);
+        if shared == next {
+            self.shared.resize(self.shared.len() + self.pair.axes().len(), None);
+        }
+        Scopes { shared, param }
+    }
+
+    fn shared_at(&self, scopes: Scopes, axis: AxisId) -> usize {
+        scopes.shared as usize * self.pair.axes().len() + axis.0 as usize
     }
 
     /// Returns the unknown size of an axis; what is known without shapes is stated when it is first asked for.
     pub(crate) fn var(&mut self, scopes: Scopes, axis: AxisId) -> Var {
-        let scope = if self.pair.is_per_parameter(axis) { scopes.own } else { scopes.shared };
-        if let Some(&var) = self.vars.get(&(scope, axis)) {
+        if let Some(var) = self.known_var(scopes, axis) {
             return var;
         }
         let var = self.solver.var();
-        self.vars.insert((scope, axis), var);
+        if self.pair.is_per_parameter(axis) {
+            self.own.insert((scopes, axis), var);
+        } else {
+            let at = self.shared_at(scopes, axis);
+            self.shared[at] = Some(var);
+        }
         self.axes.push((axis, scopes));
         if let Some(size) = self.pair.fixed(axis) {
             let origin = self.fact(Fact::Fixed);
@@ -144,8 +168,10 @@ impl<'a> Unknowns<'a> {
 
     /// Returns the unknown, where the axis was asked for before.
     pub(crate) fn known_var(&self, scopes: Scopes, axis: AxisId) -> Option<Var> {
-        let scope = if self.pair.is_per_parameter(axis) { scopes.own } else { scopes.shared };
-        self.vars.get(&(scope, axis)).copied()
+        match self.pair.is_per_parameter(axis) {
+            true => self.own.get(&(scopes, axis)).copied(),
+            false => self.shared.get(self.shared_at(scopes, axis)).copied().flatten(),
+        }
     }
 
     /// Returns the size of neighbouring axes together.
@@ -158,6 +184,14 @@ impl<'a> Unknowns<'a> {
             Some(size) => Ok(size),
             None => Err(self.solver.open(&vars).unwrap_or(vars[0])),
         }
+    }
+
+    /// Returns whether the stored axis is one axis of which that size is known already.
+    pub(crate) fn is_size(&mut self, node: &Node, scopes: Scopes, size: u64) -> bool {
+        let Node::Run(run) = node else { return false };
+        let [axis] = run[..] else { return false };
+        let var = self.var(scopes, axis);
+        self.solver.value(var) == Some(size)
     }
 
     /// Returns the length of one stored axis as a polynomial. `outer` is the scopes of what stands outside labels.
@@ -206,91 +240,6 @@ impl<'a> Unknowns<'a> {
             }
         }
     }
-}
-
-/// Sizes for a second reading of the expressions. A product whose factors are open is factored in any way that
-/// contradicts nothing: both layouts keep such axes together, so no tensor tells one factoring from another.
-pub(crate) struct ReadingSizes {
-    solver: Solver,
-    cache: FxHashMap<Scopes, Arc<AxisSizes>>,
-    /// The same sizes under many scopes, those of layers and experts, are made once; a reader then knows them again by
-    /// their address. The key has the size of each axis, by number.
-    made: FxHashMap<Vec<Option<u64>>, Arc<AxisSizes>>,
-}
-
-impl ReadingSizes {
-    pub(crate) fn new(unknowns: &Unknowns<'_>) -> ReadingSizes {
-        let mut solver = unknowns.solver.clone();
-        solver.factor_products();
-        ReadingSizes { solver, cache: FxHashMap::default(), made: FxHashMap::default() }
-    }
-
-    /// Returns the sizes of each parameter's instance.
-    pub(crate) fn of_all(
-        &mut self,
-        unknowns: &Unknowns<'_>,
-        params: &[ParamId],
-        scopes: &[Scopes],
-    ) -> Vec<(ParamId, Arc<AxisSizes>)> {
-        params.iter().zip(scopes).map(|(&param, &scopes)| (param, self.of(unknowns, scopes))).collect()
-    }
-
-    fn of(&mut self, unknowns: &Unknowns<'_>, scopes: Scopes) -> Arc<AxisSizes> {
-        let solver = &self.solver;
-        let made = self.cache.entry(scopes).or_insert_with(|| {
-            let size = |axis| solver.value_of_known(unknowns.known_var(scopes, axis)?);
-            let known: Vec<Option<u64>> = unknowns.pair.axes().map(size).collect();
-            let make = |known: &[Option<u64>]| {
-                let named = unknowns.pair.names().zip(known);
-                let mut sizes: AxisSizes =
-                    named.filter_map(|(name, size)| Some((name.to_owned(), (*size)?))).collect();
-                complete(unknowns.pair, &mut sizes);
-                Arc::new(sizes)
-            };
-            match self.made.get(&known) {
-                Some(made) => Arc::clone(made),
-                None => {
-                    let made = make(&known);
-                    self.made.insert(known, Arc::clone(&made));
-                    made
-                }
-            }
-        });
-        Arc::clone(made)
-    }
-}
-
-/// Adds the axes that no tensor mentions but whose parts have sizes: `h = g r`, `g = t gt` where both sides hold
-/// `gt r`.
-fn complete(pair: &Pair<'_>, sizes: &mut AxisSizes) {
-    loop {
-        let size = |name: &str| -> Option<u64> {
-            let axis = pair.find(name)?;
-            let sides = [Side::Source, Side::Target];
-            let defined =
-                sides.iter().flat_map(|&side| [pair.stored(side, axis), pair.canonical(side, axis)]);
-            defined.flatten().find_map(|parts| length(pair, parts, sizes))
-        };
-        let open = pair.names().filter(|name| !sizes.contains_key(*name));
-        let found: Vec<(String, u64)> =
-            open.filter_map(|name| Some((name.to_owned(), size(name)?))).collect();
-        if found.is_empty() {
-            return;
-        }
-        sizes.extend(found);
-    }
-}
-
-fn length(pair: &Pair<'_>, parts: &[Part], sizes: &AxisSizes) -> Option<u64> {
-    let node = |node: &Node| match node {
-        Node::One => Some(1),
-        Node::Run(run) => run.iter().try_fold(1_u64, |product, &axis| {
-            product.checked_mul(pair.fixed(axis).or_else(|| sizes.get(pair.name(axis)).copied())?)
-        }),
-        Node::Sum(parts) => length(pair, parts, sizes),
-    };
-    let part = |part: &Part| part.dims.iter().try_fold(1_u64, |product, dim| product.checked_mul(node(dim)?));
-    parts.iter().try_fold(0_u64, |sum, one| sum.checked_add(part(one)?))
 }
 
 fn unlabelled(dims: &[Node], axes: &mut Vec<AxisId>) {

@@ -1,5 +1,6 @@
 //! JSON that keeps what `serde_json::Value` hides: a key that stands twice.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
@@ -8,26 +9,29 @@ use serde_json::Number;
 
 /// A JSON value; a map keeps all its entries, in their order.
 #[derive(Debug)]
-pub(super) enum Json {
+pub(super) enum Json<'t> {
     /// `null`
     Null,
     /// `true` or `false`
     Bool(bool),
     /// A number, an integer where it is written as one and fits 64 bits.
     Number(Number),
-    /// A string, unescaped.
-    Text(String),
+    /// A string, unescaped; a part of the text where nothing is escaped in it.
+    Text(Cow<'t, str>),
     /// A list.
-    List(Vec<Json>),
+    List(Vec<Json<'t>>),
     /// A map.
-    Map(Vec<(String, Json)>),
+    Map(Vec<Entry<'t>>),
 }
 
-impl Json {
+/// A key of a map with its value.
+pub(super) type Entry<'t> = (Cow<'t, str>, Json<'t>);
+
+impl<'t> Json<'t> {
     /// Parses a text that must be a map, or says what it is instead, completing "the header …".
     ///
     /// The memory is bounded by a small multiple of the text's length.
-    pub(super) fn parse_map(text: &str) -> Result<Vec<(String, Json)>, String> {
+    pub(super) fn parse_map(text: &'t str) -> Result<Vec<Entry<'t>>, String> {
         match serde_json::from_str(text) {
             Ok(Json::Map(entries)) => Ok(entries),
             Ok(_) => Err("is not a JSON map".to_owned()),
@@ -80,56 +84,74 @@ impl Json {
 }
 
 /// Returns the keys that stand more than once, after unescaping, each as often as it stands too much.
-pub(super) fn repeated<T>(entries: &[(String, T)]) -> Vec<&str> {
+pub(super) fn repeated<'e, T>(entries: &'e [(Cow<'_, str>, T)]) -> Vec<&'e str> {
+    // A map of a few keys, as each tensor has one, needs no table.
+    if entries.len() < 8 {
+        let stands_before =
+            |at: usize| entries[..at].iter().any(|(other, _)| *other == entries[at].0);
+        return (0..entries.len()).filter(|&at| stands_before(at)).map(|at| &*entries[at].0).collect();
+    }
     // Not FxHash: the keys come from a file that may have been made to collide.
     let mut seen = HashSet::with_capacity(entries.len());
-    entries.iter().map(|(key, _)| key.as_str()).filter(|&key| !seen.insert(key)).collect()
+    entries.iter().map(|(key, _)| &**key).filter(|&key| !seen.insert(key)).collect()
 }
 
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Json, D::Error> {
+impl<'de> Deserialize<'de> for Json<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Json<'de>, D::Error> {
         deserializer.deserialize_any(JsonVisitor)
+    }
+}
+
+/// A key of a map.
+struct Key<'t>(Cow<'t, str>);
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Key<'de>, D::Error> {
+        match deserializer.deserialize_str(JsonVisitor)? {
+            Json::Text(key) => Ok(Key(key)),
+            _ => Err(serde::de::Error::custom("a key is a string")),
+        }
     }
 }
 
 struct JsonVisitor;
 
 impl<'de> Visitor<'de> for JsonVisitor {
-    type Value = Json;
+    type Value = Json<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_unit<E>(self) -> Result<Json, E> {
+    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
         Ok(Json::Null)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
+    fn visit_bool<E>(self, value: bool) -> Result<Json<'de>, E> {
         Ok(Json::Bool(value))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
+    fn visit_u64<E>(self, value: u64) -> Result<Json<'de>, E> {
         Ok(Json::Number(value.into()))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
+    fn visit_i64<E>(self, value: i64) -> Result<Json<'de>, E> {
         Ok(Json::Number(value.into()))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
+    fn visit_f64<E>(self, value: f64) -> Result<Json<'de>, E> {
         Ok(Number::from_f64(value).map_or(Json::Null, Json::Number))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Json, E> {
-        Ok(Json::Text(value.to_owned()))
+    fn visit_str<E>(self, value: &str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Owned(value.to_owned())))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Json, E> {
-        Ok(Json::Text(value))
+    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Borrowed(value)))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Json, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Json<'de>, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = access.next_element()? {
             items.push(item);
@@ -137,10 +159,10 @@ impl<'de> Visitor<'de> for JsonVisitor {
         Ok(Json::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Json, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Json<'de>, A::Error> {
         let mut entries = Vec::new();
-        while let Some(entry) = access.next_entry()? {
-            entries.push(entry);
+        while let Some((Key(key), value)) = access.next_entry()? {
+            entries.push((key, value));
         }
         Ok(Json::Map(entries))
     }

@@ -127,10 +127,10 @@ fn parse_index(text: &str, path: &Path, out: &mut Collector) -> Index {
             }
             for (key, value) in entries {
                 if let Json::Text(shard) = value {
-                    index.weight_map.insert(key.clone(), shard.clone());
+                    index.weight_map.insert(key.to_string(), shard.to_string());
                 } else {
                     let diagnostic = fail("the index's `weight_map` names no file for it".to_owned());
-                    out.push(diagnostic.tensor(key).expected("a string").found(value.brief()));
+                    out.push(diagnostic.tensor(&**key).expected("a string").found(value.brief()));
                 }
             }
         }

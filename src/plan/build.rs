@@ -1,7 +1,5 @@
 //! Bound blocks → copies.
 
-use rustc_hash::FxHashMap;
-
 use super::meet::{Meeting, meet};
 use super::units::{check_in_units, cut_inside_block, region_in_units, target_in_units};
 use super::{Check, Loop, Plan, Region, Requirement, Step, StridedCopy, TensorPlan, Unused, ValueOp, unit};
@@ -107,7 +105,7 @@ pub fn build(bound: &Bound, catalog: &Catalog, options: &BindOptions) -> Result<
 fn places(bound: &Bound) -> Vec<Vec<Place<'_>>> {
     let mut places = vec![Vec::new(); bound.instances.len()];
     for (source, tensor) in bound.sources.iter().enumerate() {
-        for block in &tensor.blocks {
+        for block in tensor.blocks.iter() {
             if let Content::Param(param) = block.content
                 && let Some((_, instance)) = tensor.instances.iter().find(|(other, _)| *other == param)
             {
@@ -260,7 +258,7 @@ fn repeats(tensor: usize, block: &Block, rule: &Span, plan: &mut Plan) {
 /// What lies between a block diagonal's blocks must be zeros, and padding is left out.
 fn note_fillers(bound: &Bound, options: &BindOptions, plan: &mut Plan) {
     for source in &bound.sources {
-        for block in &source.blocks {
+        for block in source.blocks.iter() {
             let (meaning, help, reason) = match block.content {
                 Content::Param(_) => continue,
                 Content::Zero => {
@@ -414,8 +412,7 @@ fn finish(plan: &mut Plan, catalog: &Catalog, errors: &mut Collector) {
     for requirement in &mut plan.requirements {
         check_in_units(requirement, catalog, errors);
     }
-    let mut positions: FxHashMap<String, (usize, u64)> = FxHashMap::default();
-    for target in &plan.targets {
+    let position = |target: &TensorPlan| {
         let first = target.steps.iter().find_map(|step| match step {
             Step::Copy(copy) => {
                 let source = &catalog.tensors[copy.source];
@@ -423,9 +420,9 @@ fn finish(plan: &mut Plan, catalog: &Catalog, errors: &mut Collector) {
             }
             Step::Zero(_) => None,
         });
-        positions.insert(target.key.clone(), first.unwrap_or((usize::MAX, 0)));
-    }
-    plan.targets.sort_by(|a, b| (positions[&a.key], &a.key).cmp(&(positions[&b.key], &b.key)));
+        first.unwrap_or((usize::MAX, 0))
+    };
+    plan.targets.sort_by(|a, b| (position(a), &a.key).cmp(&(position(b), &b.key)));
 }
 
 /// Puts loops in order of the target and makes one of neighbours that are contiguous on both sides.

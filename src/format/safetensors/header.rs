@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::diag::{Collector, Diagnostic, nearest};
 use crate::dtype::Dtype;
-use crate::format::json::{Json, repeated};
+use crate::format::json::{self, Json, repeated};
 use crate::format::shown;
 
 /// The longest header in bytes, as in the reference implementation.
@@ -68,7 +68,7 @@ pub(super) fn parse(text: &[u8], data_size: u64, path: &Path, out: &mut Collecto
     let mut seen = HashSet::with_capacity(entries.len());
     let mut claims = Vec::with_capacity(entries.len());
     let mut all_claims_known = true;
-    for (key, value) in entries.iter().filter(|(key, _)| seen.insert(key.as_str())) {
+    for (key, value) in entries.iter().filter(|(key, _)| seen.insert(&**key)) {
         if key == METADATA {
             header.metadata = metadata(value, path, out);
             continue;
@@ -86,7 +86,7 @@ pub(super) fn parse(text: &[u8], data_size: u64, path: &Path, out: &mut Collecto
     header
 }
 
-fn parse_map(text: &[u8]) -> Result<Vec<(String, Json)>, String> {
+fn parse_map(text: &[u8]) -> Result<Vec<json::Entry<'_>>, String> {
     if text.first() != Some(&b'{') {
         let found = text.first().map_or("nothing".to_owned(), |byte| format!("`{}`", byte.escape_ascii()));
         return Err(format!("the header begins with {found} instead of `{{`"));
@@ -96,8 +96,8 @@ fn parse_map(text: &[u8]) -> Result<Vec<(String, Json)>, String> {
     Json::parse_map(text).map_err(|problem| format!("the header {problem}"))
 }
 
-fn metadata(value: &Json, path: &Path, out: &mut Collector) -> BTreeMap<String, String> {
-    let fail = |message: String, found: &Json| {
+fn metadata(value: &Json<'_>, path: &Path, out: &mut Collector) -> BTreeMap<String, String> {
+    let fail = |message: String, found: &Json<'_>| {
         let diagnostic = Diagnostic::error("format/metadata-not-string", message).file(path);
         diagnostic.expected("a map of strings to strings").found(found.brief()).help(DAMAGED)
     };
@@ -113,7 +113,7 @@ fn metadata(value: &Json, path: &Path, out: &mut Collector) -> BTreeMap<String, 
     for (key, value) in entries {
         match value {
             Json::Text(text) => {
-                metadata.insert(key.clone(), text.clone());
+                metadata.insert(key.to_string(), text.to_string());
             }
             other => out.push(fail(format!("`{}` in `__metadata__` is not a string", shown(key)), other)),
         }
@@ -124,7 +124,7 @@ fn metadata(value: &Json, path: &Path, out: &mut Collector) -> BTreeMap<String, 
 /// Checks one entry on its own; unknown fields are left alone.
 fn tensor<'a>(
     key: &'a str,
-    value: &Json,
+    value: &Json<'_>,
     path: &Path,
     out: &mut Collector,
 ) -> (Option<Entry>, Option<Claim<'a>>) {
@@ -175,7 +175,7 @@ fn tensor<'a>(
 }
 
 fn check_dtype(
-    value: &Json,
+    value: &Json<'_>,
     fail: &dyn Fn(&'static str, String) -> Diagnostic,
     out: &mut Collector,
 ) -> Option<Dtype> {
@@ -198,7 +198,7 @@ fn check_dtype(
 
 /// Returns the shape and its number of elements.
 fn check_shape(
-    value: &Json,
+    value: &Json<'_>,
     fail: &dyn Fn(&'static str, String) -> Diagnostic,
     out: &mut Collector,
 ) -> Option<(Vec<u64>, u64)> {
@@ -220,7 +220,7 @@ fn check_shape(
 }
 
 fn check_offsets(
-    value: &Json,
+    value: &Json<'_>,
     fail: &dyn Fn(&'static str, String) -> Diagnostic,
     out: &mut Collector,
 ) -> Option<(u64, u64)> {
