@@ -136,12 +136,11 @@ impl Input<'_> {
         let mut axes: Vec<&str> = rule.template.axes().collect();
         axes.sort_unstable();
         let index = |at: usize| indices.get(at).copied().unwrap_or_default();
-        captures.indices =
-            axes.iter().enumerate().map(|(at, axis)| ((*axis).to_owned(), index(at))).collect();
+        captures.indices = axes.iter().enumerate().map(|(at, axis)| ((*axis).into(), index(at))).collect();
         let mut paths: Vec<&str> = rule.template.paths().collect();
         paths.sort_unstable();
         let segments = |path: &str| vec!["m".to_owned(), path.to_owned()];
-        captures.paths = paths.iter().map(|path| ((*path).to_owned(), segments(path))).collect();
+        captures.paths = paths.iter().map(|path| ((*path).into(), segments(path).into())).collect();
         let Ok((file, name)) = rule.template.print(&captures) else { return };
         let shape = shape.unwrap_or_else(|| {
             let (mapping, layout) = (self.selection.mapping(), self.selection.source());

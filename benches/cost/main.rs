@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use checkpoint::{Tensor, Weights, encoder, experts, modules, write};
-use measure::{Taken, copy, run};
+use measure::{Taken, copy, copy_by_two, run};
 
 /// The mapping of the encoder.
 const ENCODER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/encoder.json");
@@ -37,7 +37,7 @@ const SMALL: Scale =
 const FULL: Scale = Scale {
     layers: 24,
     rounds: 7,
-    memory: &[1 << 30, 8 << 30],
+    memory: &[1 << 30, 8 << 30, 20 << 30],
     tensors: &[25_000, 50_000, 100_000, 200_000],
 };
 
@@ -127,18 +127,21 @@ impl Bench {
         self.convert("encoder/fused", &format!("encoder/{to}"), source, &arguments)
     }
 
-    /// Measures the conversion and a plain copy of its source in turns; returns the least of each.
-    fn beside_copy(&self, source: &Path, mut convert: impl FnMut() -> Taken) -> (Taken, Taken) {
+    /// Measures a plain copy of the source, one by two threads, and the conversion, in turns; returns the least of each.
+    fn beside_copies(&self, source: &Path, mut convert: impl FnMut() -> Taken) -> [Taken; 3] {
         let copied_to = self.path("copy");
-        let mut both = || {
-            let copied = copy(source, &copied_to);
-            let _ = fs::remove_file(&copied_to);
-            (copied, convert())
+        let mut all = || {
+            let copies = [copy, copy_by_two].map(|copy| {
+                let copied = copy(source, &copied_to);
+                let _ = fs::remove_file(&copied_to);
+                copied
+            });
+            [copies[0], copies[1], convert()]
         };
-        let first = both();
-        (1..self.scale.rounds).fold(first, |(copied, taken), _| {
-            let next = both();
-            (copied.least(next.0), taken.least(next.1))
+        let first = all();
+        (1..self.scale.rounds).fold(first, |least, _| {
+            let next = all();
+            std::array::from_fn(|at| least[at].least(next[at]))
         })
     }
 }
@@ -149,9 +152,9 @@ fn jobs(bench: &Bench) {
         bench.scale.rounds
     );
     println!(
-        "| conversion | weights | copy | time | ratio | at most | processor, of the copy | of the conversion | ratio | anonymous memory |"
+        "| conversion | weights | copy | time | ratio | at most | two threads' copy | ratio | processor: copy | two threads' copy | conversion | anonymous memory |"
     );
-    println!("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|");
+    println!("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
     let mut source: Option<(&str, PathBuf, u64)> = None;
     for &(name, dtype, to, more, most) in JOBS {
         if source.as_ref().is_none_or(|(other, ..)| *other != dtype) {
@@ -160,18 +163,20 @@ fn jobs(bench: &Bench) {
             source = Some((dtype, path, size));
         }
         let Some((_, path, size)) = &source else { continue };
-        let (copied, taken) = bench.beside_copy(path, || bench.encode(to, path, more));
+        let [copied, by_two, taken] = bench.beside_copies(path, || bench.encode(to, path, more));
         let ratio = |taken: Duration, copied: Duration| taken.as_secs_f64() / copied.as_secs_f64();
         let most = if most.is_finite() { format!("{most}") } else { String::new() };
         println!(
-            "| {name} | {dtype}, {} MB | {} | {} | {:.2} | {most} | {} | {} | {:.2} | {} MiB |",
+            "| {name} | {dtype}, {} MB | {} | {} | {:.2} | {most} | {} | {:.2} | {} | {} | {} | {} MiB |",
             size / 1_000_000,
             seconds(copied.wall),
             seconds(taken.wall),
             ratio(taken.wall, copied.wall),
+            seconds(by_two.wall),
+            ratio(taken.wall, by_two.wall),
             seconds(copied.cpu),
+            seconds(by_two.cpu),
             seconds(taken.cpu),
-            ratio(taken.cpu, copied.cpu),
             taken.anonymous >> 20
         );
     }
@@ -232,8 +237,8 @@ fn bytes(bench: &Bench) {
     for part in [4, 2, 1] {
         let layers = bench.scale.layers / part;
         let (path, _) = bench.checkpoint("encoder.safetensors", "F32", &encoder(layers), Weights::Random);
-        let (copied, taken) = bench.beside_copy(&path, || bench.encode("per-head", &path, NONE));
-        let (_, verified) = bench.beside_copy(&path, || bench.encode("per-head", &path, &[]));
+        let [copied, _, taken] = bench.beside_copies(&path, || bench.encode("per-head", &path, NONE));
+        let verified = bench.least(|| bench.encode("per-head", &path, &[]));
         println!(
             "| {layers} | {} | {} | {} |",
             seconds(copied.wall),

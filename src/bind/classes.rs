@@ -100,9 +100,8 @@ impl Classes {
         }
         let pair = unknowns.pair;
         let rule = &pair.rules(instance.side)[instance.rule];
-        let tells = |axis: &AxisId| {
-            rule.params.iter().all(|&param| pair.params[param].instance_axes.contains(axis))
-        };
+        let tells =
+            |axis: &AxisId| rule.params.iter().all(|&param| pair.params[param].instance_axes.contains(axis));
         let key = Key {
             is_source: instance.side == Side::Source,
             rule: instance.rule,
@@ -181,4 +180,3 @@ fn length(pair: &Pair<'_>, parts: &[Part], sizes: &AxisSizes) -> Option<u64> {
     let part = |part: &Part| part.dims.iter().try_fold(1_u64, |product, dim| product.checked_mul(node(dim)?));
     parts.iter().try_fold(0_u64, |sum, one| sum.checked_add(part(one)?))
 }
-

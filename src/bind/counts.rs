@@ -1,6 +1,7 @@
 //! Numbers in names that are sizes of axes: `layer_{l.count+3}`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::Binding;
 use super::pair::{AxisId, Side};
@@ -16,7 +17,7 @@ impl Binding<'_> {
         unknowns: &Unknowns<'_>,
         rule: &Rule,
         errors: &mut Collector,
-    ) -> Option<Vec<(String, u64)>> {
+    ) -> Option<Vec<(Arc<str>, u64)>> {
         let mut counts = BTreeMap::new();
         for name in rule.template.counts() {
             let found = self.sizes_of(unknowns, name);
@@ -31,7 +32,7 @@ impl Binding<'_> {
                 );
                 return None;
             };
-            counts.insert(name.to_owned(), size);
+            counts.insert(name.into(), size);
         }
         Some(counts.into_iter().collect())
     }

@@ -112,7 +112,7 @@ fn name_of(
     for axis in template.axes() {
         let id = binding.pair.find(axis);
         let index = indices.iter().find(|(other, _)| Some(*other) == id).map_or(0, |(_, index)| *index);
-        captures.indices.push((axis.to_owned(), index));
+        captures.indices.push((axis.into(), index));
     }
     captures.indices.sort();
     stored_name(template, &captures).unwrap_or_else(|_| template.to_string())

@@ -2,6 +2,7 @@
 
 use indexmap::IndexMap;
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 
 use super::options::{Allow, BindOptions, Tied};
 use super::pair::Pair;
@@ -9,7 +10,7 @@ use super::{DropReason, Dropped};
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, nearest};
 use crate::fold::pattern;
-use crate::mapping::key::{Captures, Template};
+use crate::mapping::key::{Captures, Paths, Template};
 use crate::mapping::{Condition, Layout, Mapping, Unmapped};
 
 /// A stored tensor and the rule that matches it.
@@ -27,7 +28,7 @@ pub(crate) struct Matched {
 pub(crate) struct Keys {
     pub(crate) matched: Vec<Matched>,
     /// Captured paths of each module.
-    pub(crate) modules: Vec<Vec<(String, Vec<String>)>>,
+    pub(crate) modules: Vec<Paths>,
     /// Tensors that pass through, with their new names.
     pub(crate) kept: Vec<(usize, String)>,
     pub(crate) dropped: Vec<Dropped>,
@@ -52,7 +53,7 @@ pub(crate) fn sort_out(
 ) -> Keys {
     let (mapping, layout) = (pair.mapping, pair.source);
     let mut keys = Keys::default();
-    let mut modules: IndexMap<Vec<(String, Vec<String>)>, u32> = IndexMap::new();
+    let mut modules: IndexMap<Paths, u32> = IndexMap::new();
     let mut unmatched: Vec<(usize, String)> = Vec::new();
     let names = strip_prefixes(catalog, options, errors);
     let active: Vec<bool> =
@@ -76,10 +77,12 @@ pub(crate) fn sort_out(
             .enumerate()
             .filter(|(rule, _)| active[*rule])
             .filter_map(|(rule, held)| held.template.matches(file, key).map(|captures| (rule, captures)));
-        let found: Vec<(usize, Captures)> = found.collect();
-        let candidates: Vec<usize> = found.iter().map(|(rule, _)| *rule).collect();
+        let mut found: SmallVec<[(usize, Captures); 1]> = found.collect();
+        let candidates: SmallVec<[usize; 1]> = found.iter().map(|(rule, _)| *rule).collect();
         let special = layout.most_special(&candidates);
-        let Some((rule, captures)) = found.get(special.unwrap_or(0)).cloned() else {
+        let best = found.get_mut(special.unwrap_or(0));
+        let Some((rule, mut captures)) = best.map(|(rule, captures)| (*rule, std::mem::take(captures)))
+        else {
             match layout.ignore.iter().find(|template| template.matches(file, key).is_some()) {
                 Some(ignored) => {
                     let rule = Some(ignored.span.clone());
@@ -105,12 +108,17 @@ pub(crate) fn sort_out(
                     }),
             );
         }
-        let mut captures = captures;
         for (path, segments) in &uncaptured[rule] {
-            captures.bind_path(path, segments.clone());
+            captures.bind_path(path, segments);
         }
-        let next = modules.len() as u32;
-        let module = *modules.entry(captures.paths.clone()).or_insert(next);
+        let module = match modules.get(&captures.paths) {
+            Some(&module) => module,
+            None => {
+                let next = modules.len() as u32;
+                modules.insert(captures.paths.clone(), next);
+                next
+            }
+        };
         keys.matched.push(Matched { tensor, rule, module, captures });
     }
     drop_unanchored(mapping, layout, modules.len(), &mut keys, &mut unmatched, &names);
@@ -134,15 +142,18 @@ pub(crate) fn sort_out(
 
 /// Returns the paths that the target captures for a source rule's parameters and the source does not, each as the
 /// target says that it is.
-fn uncaptured(pair: &Pair<'_>, rule: usize) -> Vec<(String, Vec<String>)> {
+fn uncaptured(pair: &Pair<'_>, rule: usize) -> Paths {
     let captured: Vec<&str> = pair.source.rules[rule].template.paths().collect();
     let params = pair.source_rules[rule].params.iter();
     let wanted = params.flat_map(|&param| pair.paths_of(param)).filter(|path| !captured.contains(path));
-    wanted.filter_map(|path| Some((path.to_owned(), pair.target.paths.get(path)?.clone()))).collect()
+    wanted.filter_map(|path| Some((path.into(), pair.target.paths.get(path)?.as_slice().into()))).collect()
 }
 
 /// Of tied tensors that pass through, only the first is kept: the file says that they are one.
 fn drop_tied(catalog: &Catalog, keys: &mut Keys) {
+    if keys.kept.len() < 2 {
+        return;
+    }
     let passing: FxHashSet<usize> = keys.kept.iter().map(|(tensor, _)| *tensor).collect();
     let mut gone: FxHashSet<usize> = FxHashSet::default();
     for mut group in catalog.ties() {

@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
+use smallvec::SmallVec;
 
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
@@ -183,14 +184,14 @@ struct Held {
     rule: usize,
     module: u32,
     /// Indices of the name's axes.
-    indices: Vec<(AxisId, u64)>,
+    indices: Indices,
     /// Per parameter of the rule.
-    scopes: Vec<Scopes>,
-    instances: Vec<usize>,
+    scopes: SmallVec<[Scopes; 3]>,
+    instances: SmallVec<[usize; 3]>,
 }
 
 /// Indices along axes, in order of the axes.
-type Indices = Vec<(AxisId, u64)>;
+type Indices = SmallVec<[(AxisId, u64); 3]>;
 
 /// A map that keeps its order.
 type OrderedMap<K, V> = indexmap::IndexMap<K, V, FxBuildHasher>;
@@ -198,53 +199,32 @@ type OrderedMap<K, V> = indexmap::IndexMap<K, V, FxBuildHasher>;
 /// A set that keeps its order.
 type OrderedSet<T> = indexmap::IndexSet<T, FxBuildHasher>;
 
-/// Lists of indices by number, so that each is kept and hashed once however many things stand under it.
-#[derive(Default)]
-struct Tuples(FxHashMap<Indices, u32>);
-
-impl Tuples {
-    fn find(&self, values: &[(AxisId, u64)]) -> Option<u32> {
-        self.0.get(values).copied()
-    }
-
-    fn number(&mut self, values: &[(AxisId, u64)]) -> u32 {
-        self.find(values).unwrap_or_else(|| {
-            let next = self.0.len() as u32;
-            self.0.insert(values.to_vec(), next);
-            next
-        })
-    }
-}
-
 /// The instances of parameters, as they are found.
 #[derive(Default)]
 struct Instances {
-    tuples: Tuples,
-    /// By module, parameter and the number of the indices that tell its instances apart.
-    ids: FxHashMap<(u32, ParamId, u32), usize>,
+    ids: FxHashMap<Scopes, usize>,
     /// Per instance: module, parameter and instance indices.
     all: Vec<(u32, ParamId, Indices)>,
     /// Per instance: the source tensors, indices into the catalog.
-    tensors: Vec<Vec<usize>>,
+    tensors: Vec<SmallVec<[usize; 2]>>,
     /// The instances of each parameter of each module.
     by_module: FxHashMap<(u32, ParamId), Vec<usize>>,
 }
 
 impl Instances {
-    fn add(&mut self, module: u32, param: ParamId, values: &[(AxisId, u64)], tensor: usize) -> usize {
-        let key = (module, param, self.tuples.number(values));
-        let id = *self.ids.entry(key).or_insert(self.all.len());
+    fn add(&mut self, scopes: Scopes, module: u32, values: Indices, tensor: usize) -> usize {
+        let id = *self.ids.entry(scopes).or_insert(self.all.len());
         if id == self.all.len() {
-            self.all.push((module, param, values.to_vec()));
-            self.tensors.push(Vec::new());
-            self.by_module.entry((module, param)).or_default().push(id);
+            self.all.push((module, scopes.param(), values));
+            self.tensors.push(SmallVec::new());
+            self.by_module.entry((module, scopes.param())).or_default().push(id);
         }
         self.tensors[id].push(tensor);
         id
     }
 
-    fn find(&self, module: u32, param: ParamId, values: &[(AxisId, u64)]) -> Option<usize> {
-        self.ids.get(&(module, param, self.tuples.find(values)?)).copied()
+    fn find(&self, scopes: Scopes) -> Option<usize> {
+        self.ids.get(&scopes).copied()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Two layouts of one family, prepared to meet: axis names as numbers, and what stays together on both sides.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
@@ -73,7 +74,7 @@ pub(crate) struct Pair<'a> {
     pub(crate) params: Vec<PreparedParam>,
     pub(crate) source_rules: Vec<PreparedRule>,
     pub(crate) target_rules: Vec<PreparedRule>,
-    names: Vec<String>,
+    names: Vec<Arc<str>>,
     fixed: Vec<Option<u64>>,
     ids: FxHashMap<String, AxisId>,
     per_parameter: Vec<bool>,
@@ -150,13 +151,17 @@ impl<'a> Pair<'a> {
         &self.names[axis.0 as usize]
     }
 
+    pub(crate) fn shared_name(&self, axis: AxisId) -> Arc<str> {
+        Arc::clone(&self.names[axis.0 as usize])
+    }
+
     /// Returns all axes, in the order of [`Pair::names`].
     pub(crate) fn axes(&self) -> impl ExactSizeIterator<Item = AxisId> + use<> {
         (0..self.names.len() as u32).map(AxisId)
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().map(String::as_str)
+        self.names.iter().map(|name| &**name)
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<AxisId> {
@@ -224,7 +229,7 @@ impl<'a> Pair<'a> {
             return id;
         }
         let id = AxisId(self.names.len() as u32);
-        self.names.push(name.to_owned());
+        self.names.push(name.into());
         let declared = [self.mapping.axes.get(name), self.source.axes.get(name), self.target.axes.get(name)];
         let declared = declared.into_iter().flatten().find_map(|axis| axis.size);
         self.fixed.push(name.parse().ok().or(declared));

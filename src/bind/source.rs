@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use smallvec::SmallVec;
+
 use super::options::Allow;
 use super::pair::{AxisId, ParamId, Side};
 use super::sizes::{Equation, Side as Equal};
 use super::unknowns::{Fact, Unknowns};
-use super::{Binding, Held, OrderedMap, explain};
+use super::{Binding, Held, Indices, OrderedMap, explain};
 use crate::diag::{Collector, Diagnostic};
 
 /// Tensors whose names differ in one axis alone: rule, module, the axis and the other indices.
-type List = (usize, u32, AxisId, Vec<(AxisId, u64)>);
+type List = (usize, u32, AxisId, Indices);
 
 impl Binding<'_> {
     /// Reads every matched tensor: its instances, and an equation per stored axis.
@@ -19,7 +21,7 @@ impl Binding<'_> {
         for at in 0..self.keys.matched.len() {
             let matched = &self.keys.matched[at];
             let (tensor, rule, module) = (matched.tensor, matched.rule, matched.module);
-            let mut indices: Vec<(AxisId, u64)> = matched
+            let mut indices: Indices = matched
                 .captures
                 .indices
                 .iter()
@@ -27,12 +29,12 @@ impl Binding<'_> {
                 .collect();
             indices.sort_unstable();
             let prepared = &self.pair.source_rules[rule];
-            let mut scopes = Vec::with_capacity(prepared.params.len());
-            let mut instances = Vec::with_capacity(prepared.params.len());
+            let (mut scopes, mut instances) = (SmallVec::new(), SmallVec::new());
             for &param in &prepared.params {
                 let values = self.instance_values(param, &indices);
-                scopes.push(unknowns.scopes(module, param, &values));
-                instances.push(self.instances.add(module, param, &values, tensor));
+                let of = unknowns.scopes(module, param, values.clone());
+                scopes.push(of);
+                instances.push(self.instances.add(of, module, values, tensor));
             }
             for position in 0..indices.len() {
                 let mut others = indices.clone();
@@ -66,7 +68,7 @@ impl Binding<'_> {
     }
 
     /// Returns the indices that tell a parameter's instances apart.
-    pub(super) fn instance_values(&self, param: ParamId, indices: &[(AxisId, u64)]) -> Vec<(AxisId, u64)> {
+    pub(super) fn instance_values(&self, param: ParamId, indices: &[(AxisId, u64)]) -> Indices {
         let axes = &self.pair.params[param].instance_axes;
         indices.iter().filter(|(axis, _)| axes.contains(axis)).copied().collect()
     }
@@ -91,7 +93,7 @@ impl Binding<'_> {
             let name = self.pair.name(*axis);
             for &param in &prepared.params {
                 let values = self.instance_values(param, others);
-                let scopes = unknowns.scopes(*module, param, &values);
+                let scopes = unknowns.scopes(*module, param, values);
                 if !self.pair.params[param].instance_axes.contains(axis) {
                     let var = unknowns.var(scopes, *axis);
                     let origin = unknowns.fact(Fact::Names { tensor });

@@ -1,6 +1,7 @@
 //! The target's tensors: which there are, what they hold, and the end of binding.
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 
 use super::classes::{Classes, Lowered};
 use super::keys::holds;
@@ -24,16 +25,16 @@ const MOST_TARGETS: u64 = 1 << 20;
 pub(super) struct Group {
     pub(super) rule: usize,
     pub(super) module: u32,
-    pub(super) values: Vec<(AxisId, u64)>,
-    pub(super) scopes: Vec<Scopes>,
+    pub(super) values: Indices,
+    pub(super) scopes: SmallVec<[Scopes; 3]>,
     /// Per parameter of the rule, where the source has it.
-    pub(super) instances: Vec<Option<usize>>,
+    pub(super) instances: SmallVec<[Option<usize>; 3]>,
 }
 
 impl Binding<'_> {
     /// Finds what the target will hold, and what is missing for it.
     pub(super) fn target_groups(&self, unknowns: &mut Unknowns<'_>, errors: &mut Collector) -> Vec<Group> {
-        self.check_required(errors);
+        self.check_required(unknowns, errors);
         let layout = self.pair.layout(Side::Target);
         let mut groups = Vec::new();
         for (rule, prepared) in self.pair.target_rules.iter().enumerate() {
@@ -47,15 +48,13 @@ impl Binding<'_> {
                     tuples.extend(self.places(module, &prepared.params));
                 }
                 for values in tuples {
-                    let scopes: Vec<Scopes> = prepared
+                    let scopes: SmallVec<[Scopes; 3]> = prepared
                         .params
                         .iter()
-                        .map(|&param| unknowns.scopes(module, param, &self.instance_values(param, &values)))
+                        .map(|&param| unknowns.scopes(module, param, self.instance_values(param, &values)))
                         .collect();
-                    let find = |&param: &ParamId| {
-                        self.instances.find(module, param, &self.instance_values(param, &values))
-                    };
-                    let instances: Vec<Option<usize>> = prepared.params.iter().map(find).collect();
+                    let instances: SmallVec<[Option<usize>; 3]> =
+                        scopes.iter().map(|&scopes| self.instances.find(scopes)).collect();
                     if instances.iter().all(Option::is_none) && !zeros {
                         continue;
                     }
@@ -109,11 +108,11 @@ impl Binding<'_> {
     /// Returns whether a module's captured paths are those under which a parameter is found.
     fn is_module_of(&self, module: u32, param: ParamId) -> bool {
         let captured = &self.keys.modules[module as usize];
-        captured.iter().map(|(name, _)| name.as_str()).eq(self.pair.paths_of(param))
+        captured.iter().map(|(name, _)| &**name).eq(self.pair.paths_of(param))
     }
 
     /// Returns the instance indices under which the module has anything that stands beside these parameters.
-    fn places(&self, module: u32, params: &[ParamId]) -> OrderedSet<Vec<(AxisId, u64)>> {
+    fn places(&self, module: u32, params: &[ParamId]) -> OrderedSet<Indices> {
         let most = params.iter().max_by_key(|&&param| self.pair.params[param].instance_axes.len());
         let Some(&most) = most else { return OrderedSet::default() };
         let axes = &self.pair.params[most].instance_axes;
@@ -126,7 +125,7 @@ impl Binding<'_> {
 
     /// Returns the instance indices under which any of the parameters is there, joined over the parameters: where one
     /// has an instance per layer and another one per expert, each layer with each expert.
-    fn tuples(&self, module: u32, params: &[ParamId]) -> OrderedSet<Vec<(AxisId, u64)>> {
+    fn tuples(&self, module: u32, params: &[ParamId]) -> OrderedSet<Indices> {
         let mut kinds: OrderedMap<&[AxisId], OrderedSet<&Indices>> = OrderedMap::default();
         for &param in params {
             let found = kinds.entry(self.pair.params[param].instance_axes.as_slice()).or_default();
@@ -136,13 +135,12 @@ impl Binding<'_> {
         kinds.sort_by(|a, _, b, _| b.len().cmp(&a.len()));
         let mut kinds = kinds.into_iter();
         let Some((axes, found)) = kinds.next() else { return OrderedSet::default() };
-        let mut joined: OrderedSet<Vec<(AxisId, u64)>> = found.into_iter().cloned().collect();
+        let mut joined: OrderedSet<Indices> = found.into_iter().cloned().collect();
         let mut known = axes.to_vec();
         for (axes, found) in kinds {
             if axes.iter().all(|axis| known.contains(axis)) {
                 // Under an index that the others do not have, there is still this one.
-                let here: FxHashSet<Vec<(AxisId, u64)>> =
-                    joined.iter().map(|values| with_axes(values, axes)).collect();
+                let here: FxHashSet<Indices> = joined.iter().map(|values| with_axes(values, axes)).collect();
                 joined.extend(found.into_iter().filter(|values| !here.contains(*values)).cloned());
                 continue;
             }
@@ -153,7 +151,7 @@ impl Binding<'_> {
                         |(axis, index): &&(AxisId, u64)| values.iter().any(|(a, i)| a == axis && i != index);
                     if !other.iter().any(|value| differs(&value)) {
                         let mut both = values.clone();
-                        both.extend(other.iter().filter(|value| !values.contains(value)));
+                        both.extend(other.iter().copied().filter(|value| !values.contains(value)));
                         both.sort_unstable();
                         next.insert(both);
                     }
@@ -165,13 +163,13 @@ impl Binding<'_> {
         joined
     }
 
-    fn by_module(&self, module: u32, param: ParamId) -> impl Iterator<Item = &Vec<(AxisId, u64)>> {
+    fn by_module(&self, module: u32, param: ParamId) -> impl Iterator<Item = &Indices> {
         let ids = self.instances.by_module.get(&(module, param)).map(Vec::as_slice).unwrap_or_default();
         ids.iter().map(|&id| &self.instances.all[id].2)
     }
 
     /// Every required parameter must be there in every module, and in every layer where others of the layer are.
-    fn check_required(&self, errors: &mut Collector) {
+    fn check_required(&self, unknowns: &mut Unknowns<'_>, errors: &mut Collector) {
         if self.options.allows(Allow::Missing) {
             return;
         }
@@ -209,11 +207,12 @@ impl Binding<'_> {
             // One without a path has no module to be missed in where all else is under paths.
             let first;
             if wanted.is_empty() && axes.is_empty() && self.pair.paths_of(param).is_empty() {
-                first = self.instances.all.first().map(|(module, ..)| (*module, Vec::new()));
+                first = self.instances.all.first().map(|(module, ..)| (*module, Indices::new()));
                 wanted.extend(&first);
             }
             for (module, values) in wanted {
-                if self.instances.find(*module, param, values).is_none() {
+                let scopes = unknowns.scopes(*module, param, values.clone());
+                if self.instances.find(scopes).is_none() {
                     errors.push(explain::missing(self, param, *module, values));
                 }
             }
@@ -260,14 +259,7 @@ impl Binding<'_> {
                     });
                 }
                 Err(error) => {
-                    open.add(
-                        &self,
-                        unknowns,
-                        error,
-                        Side::Source,
-                        held.rule,
-                        &stored.key,
-                    );
+                    open.add(&self, unknowns, error, Side::Source, held.rule, &stored.key);
                 }
             }
         }
@@ -312,7 +304,7 @@ impl Binding<'_> {
             }
         }
         let modules = self.keys.modules.iter().map(|paths| {
-            paths.iter().flat_map(|(_, segments)| segments).cloned().collect::<Vec<_>>().join(".")
+            paths.iter().flat_map(|(_, segments)| segments.iter()).cloned().collect::<Vec<_>>().join(".")
         });
         let bound = Bound {
             targets,
@@ -335,7 +327,7 @@ impl Binding<'_> {
         let paths = self.keys.modules[module as usize].clone();
         let mut captures = Captures { paths, ..Captures::default() };
         captures.indices =
-            indices.iter().map(|(axis, index)| (self.pair.name(*axis).to_owned(), *index)).collect();
+            indices.iter().map(|(axis, index)| (self.pair.shared_name(*axis), *index)).collect();
         captures.indices.sort();
         captures
     }
@@ -477,7 +469,8 @@ impl Binding<'_> {
                 None
             }
             Err(message) => {
-                let module = self.keys.modules[group.module as usize].iter().flat_map(|(_, path)| path);
+                let module =
+                    self.keys.modules[group.module as usize].iter().flat_map(|(_, path)| path.iter());
                 errors.push(
                     Diagnostic::error("bind/name", message)
                         .file(&self.catalog.path)
@@ -492,7 +485,7 @@ impl Binding<'_> {
 }
 
 /// Returns the indices of those axes alone.
-fn with_axes(values: &[(AxisId, u64)], axes: &[AxisId]) -> Vec<(AxisId, u64)> {
+fn with_axes(values: &[(AxisId, u64)], axes: &[AxisId]) -> Indices {
     values.iter().filter(|(axis, _)| axes.contains(axis)).copied().collect()
 }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::Indices;
 use super::pair::{AxisId, Label, Node, Pair, ParamId, Part, Side};
 use super::sizes::{Equation, Monomial, Origin, Polynomial, Side as Equal, Solver, Var};
-use super::Tuples;
 use crate::span::Span;
 
 /// Where a fact about sizes comes from.
@@ -45,6 +45,10 @@ pub(crate) struct Scopes {
 }
 
 impl Scopes {
+    pub(crate) fn param(self) -> ParamId {
+        self.param
+    }
+
     /// Returns the same for all parameters where no axis has a size for each of them.
     pub(crate) fn told_apart(self, pair: &Pair<'_>) -> Scopes {
         match pair.axes().any(|axis| pair.is_per_parameter(axis)) {
@@ -59,9 +63,8 @@ pub(crate) struct Unknowns<'a> {
     pub(crate) solver: Solver,
     pub(crate) facts: Vec<Fact>,
     given: Given,
-    tuples: Tuples,
-    /// By module and the number of the instance's indices.
-    scopes: FxHashMap<(u32, u32), u32>,
+    /// By module and the instance's indices.
+    scopes: FxHashMap<(u32, Indices), u32>,
     /// Per scope and axis, for all of its parameters.
     shared: Vec<Option<Var>>,
     /// Those that each parameter has for itself.
@@ -80,7 +83,6 @@ impl<'a> Unknowns<'a> {
             solver: Solver::default(),
             facts: Vec::new(),
             given,
-            tuples: Tuples::default(),
             scopes: FxHashMap::default(),
             shared: Vec::new(),
             own: FxHashMap::default(),
@@ -96,8 +98,7 @@ impl<'a> Unknowns<'a> {
     }
 
     /// Returns the scopes of a parameter's instance.
-    pub(crate) fn scopes(&mut self, module: u32, param: ParamId, instance: &[(AxisId, u64)]) -> Scopes {
-        let instance = self.tuples.number(instance);
+    pub(crate) fn scopes(&mut self, module: u32, param: ParamId, instance: Indices) -> Scopes {
         let next = self.scopes.len() as u32;
         let shared = *self.scopes.entry((module, instance)).or_insert(next);
         if shared == next {

@@ -249,7 +249,7 @@ impl Computation<'_> {
         let mut modules: IndexMap<Captures, Module> = IndexMap::new();
         for tensor in self.bound.sources.iter().filter(|tensor| takes_part[tensor.reading.rule]) {
             let mut captures = tensor.reading.captures.clone();
-            captures.indices.retain(|(axis, _)| axes.contains(&axis.as_str()));
+            captures.indices.retain(|(axis, _)| axes.contains(&&**axis));
             let size_of =
                 |axis: &str| tensor.reading.sizes.iter().find_map(|(_, sizes)| sizes.get(axis).copied());
             let mut slices = vec![captures];

@@ -1,6 +1,7 @@
 //! What a bound source layout says of the attention modules: which stored rows are queries, keys, values, which heads.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -53,7 +54,7 @@ pub struct Declared {
 }
 
 /// What tensors of one module have in common: the captured path and the name's indices.
-type Name = (usize, Vec<(String, u64)>);
+type Name = (usize, Vec<(Arc<str>, u64)>);
 
 /// What a module is known by: beside the name the parameters' prefix and the place in a stack.
 type Id = (Name, String, u64);

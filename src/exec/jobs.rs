@@ -14,8 +14,9 @@ use crate::plan::{Check, Loop, Plan, Region, Step, TensorPlan, unit};
 /// wait for each other.
 const WRITE: f64 = 2500.0;
 
-/// A size in bytes that the processor's caches hold.
-const CACHED: u64 = 2 << 20;
+/// A size in bytes that the processor's caches hold, and the round places of an output file at which writes begin where
+/// they can: the system then takes large pages for them.
+const CACHED: u64 = 1 << 20;
 
 /// A piece of work for one thread.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,12 +33,12 @@ pub(super) enum Job {
         /// The targets.
         targets: Range<usize>,
     },
-    /// A contiguous range of one target tensor, written at once.
-    Tile {
-        /// The target.
-        target: usize,
-        /// The range in units.
-        range: Range<u64>,
+    /// A range of one output file, written at once: parts of the first and the last target in it and all between.
+    Stretch {
+        /// The targets.
+        targets: Range<usize>,
+        /// The bytes of the file.
+        bytes: Range<u64>,
     },
     /// A part of one step whose rows are long in the source and in the target, written row by row.
     Box {
@@ -59,8 +60,8 @@ impl Job {
     pub(super) fn target(&self) -> Option<usize> {
         match self {
             Job::Check { .. } => None,
-            Job::Group { targets } => Some(targets.start),
-            Job::Tile { target, .. } | Job::Box { target, .. } => Some(*target),
+            Job::Group { targets } | Job::Stretch { targets, .. } => Some(targets.start),
+            Job::Box { target, .. } => Some(*target),
         }
     }
 }
@@ -91,25 +92,30 @@ pub(super) fn cut(plan: &Plan, catalog: &Catalog, placements: &[Placement], size
     let mut next = 0;
     while next < plan.targets.len() {
         let tensor = &plan.targets[next];
-        let bytes = tensor.bytes();
-        if bytes > sizes.target {
-            cut_large(&mut jobs, catalog, next, tensor, sizes);
-            next += 1;
+        let first = next;
+        next += 1;
+        if is_plain(tensor) {
+            while next < plan.targets.len()
+                && is_plain(&plan.targets[next])
+                && follows(plan, placements, first..next)
+            {
+                next += 1;
+            }
+            cut_stretch(&mut jobs, plan, placements, first..next, CACHED.min(sizes.target));
             continue;
         }
-        let first = next;
-        let most = |plain: bool| if plain { CACHED.min(sizes.target) } else { sizes.target };
-        let mut length = bytes;
-        let mut plain = is_plain(tensor);
-        next += 1;
-        while let Some(tensor) = plan.targets.get(next)
-            && placements[next].file == placements[first].file
-            && placements[next].offset == placements[first].offset + length
-            && length.is_multiple_of(tensor.unit())
-            && length + tensor.bytes() <= most(plain && is_plain(tensor))
-        {
-            length += tensor.bytes();
-            plain &= is_plain(tensor);
+        let mut length = tensor.bytes();
+        if length > sizes.target {
+            cut_large(&mut jobs, catalog, first, tensor, placements[first].offset, sizes);
+            continue;
+        }
+        while next < plan.targets.len() && follows(plan, placements, first..next) {
+            let bytes = plan.targets[next].bytes();
+            let is_long = bytes > CACHED && is_plain(&plan.targets[next]);
+            if is_long || length + bytes > sizes.target {
+                break;
+            }
+            length += bytes;
             next += 1;
         }
         if length > 0 {
@@ -117,6 +123,44 @@ pub(super) fn cut(plan: &Plan, catalog: &Catalog, placements: &[Placement], size
         }
     }
     jobs
+}
+
+/// Returns whether the next target begins where these end, at a place that fits its elements in the file and in a buffer.
+fn follows(plan: &Plan, placements: &[Placement], targets: Range<usize>) -> bool {
+    let (first, before, here) =
+        (&placements[targets.start], &placements[targets.end - 1], &placements[targets.end]);
+    let (tensor, next) = (&plan.targets[targets.end - 1], &plan.targets[targets.end]);
+    before.file == here.file
+        && before.offset + tensor.bytes() == here.offset
+        && before.offset.is_multiple_of(tensor.unit())
+        && here.offset.is_multiple_of(next.unit())
+        && (here.offset - first.offset).is_multiple_of(next.unit())
+}
+
+/// Cuts targets that follow one another at round places of their file.
+fn cut_stretch(jobs: &mut Vec<Job>, plan: &Plan, placements: &[Placement], targets: Range<usize>, most: u64) {
+    // A multiple of every element's size.
+    let most = most / 16 * 16;
+    let end = |target: usize| placements[target].offset + plan.targets[target].bytes();
+    let (mut from, mut first) = (placements[targets.start].offset, targets.start);
+    while from < end(targets.end - 1) {
+        let round = (from / most + 1) * most;
+        let mut last = first;
+        while last + 1 < targets.end && end(last) < round {
+            last += 1;
+        }
+        let mut to = end(last);
+        if to > round {
+            let (offset, unit) = (placements[last].offset, plan.targets[last].unit());
+            // Of a target that lies at no place of its elements' size a few bytes may be left before the round place.
+            to = (offset + (round - offset) / unit * unit).max(from + unit);
+        }
+        jobs.push(Job::Stretch { targets: first..last + 1, bytes: from..to });
+        (from, first) = (to, last);
+        while first + 1 < targets.end && end(first) <= from {
+            first += 1;
+        }
+    }
 }
 
 /// Returns whether each step of a tensor is a single run: then a few tensors at a time are as quick as many, while those
@@ -138,7 +182,14 @@ pub(super) fn ranges(whole: Range<u64>, most: u64) -> impl Iterator<Item = Range
 }
 
 /// Cuts a tensor that is larger than the buffer: into tiles, or into boxes where those cost less.
-fn cut_large(jobs: &mut Vec<Job>, catalog: &Catalog, target: usize, tensor: &TensorPlan, sizes: Sizes) {
+fn cut_large(
+    jobs: &mut Vec<Job>,
+    catalog: &Catalog,
+    target: usize,
+    tensor: &TensorPlan,
+    offset: u64,
+    sizes: Sizes,
+) {
     let units = tensor.bytes() / tensor.unit();
     let most = sizes.target / tensor.unit();
     // Where long runs are copied, small tiles are as few calls as large ones and stay in the cache.
@@ -163,7 +214,11 @@ fn cut_large(jobs: &mut Vec<Job>, catalog: &Catalog, target: usize, tensor: &Ten
     if boxes.iter().map(box_cost).sum::<f64>() < 0.9 * tile_cost {
         jobs.extend(boxes);
     } else {
-        jobs.extend(ranges(0..units, most_of_tile).map(|range| Job::Tile { target, range }));
+        let place = |units: u64| offset + units * tensor.unit();
+        jobs.extend(ranges(0..units, most_of_tile).map(|range| Job::Stretch {
+            targets: target..target + 1,
+            bytes: place(range.start)..place(range.end),
+        }));
     }
 }
 

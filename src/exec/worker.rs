@@ -119,7 +119,7 @@ impl<'a> Worker<'a> {
         match job {
             Job::Check { requirement, range } => self.check(*requirement, range),
             Job::Group { targets } => self.group(targets),
-            Job::Tile { target, range } => self.tile(*target, range),
+            Job::Stretch { targets, bytes } => self.stretch(targets, bytes),
             Job::Box { target, step, source_offset, target_offset, loops } => {
                 let part = Part { source_offset: *source_offset, target_offset: *target_offset, loops };
                 self.write_box(*target, *step, part)
@@ -176,18 +176,24 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn tile(&mut self, target: usize, range: &Range<u64>) -> Result<(), Errors> {
-        let tensor = &self.run.plan.targets[target];
-        let unit = tensor.unit();
-        let mut losses = Losses::default();
-        clip_steps(tensor, range, |step, part| {
-            let part = Part { target_offset: part.target_offset - range.start, ..part };
-            losses.add(self.assembler.place(step, part, unit, self.buffer.bytes_mut())?);
-            Ok::<(), Errors>(())
-        })?;
-        self.lose(target, losses);
-        let offset = self.run.placements[target].offset + range.start * unit;
-        self.write(target, offset, 0..(range.end - range.start) * unit)
+    /// Assembles what lies in a range of an output file.
+    fn stretch(&mut self, targets: &Range<usize>, bytes: &Range<u64>) -> Result<(), Errors> {
+        for target in targets.clone() {
+            let tensor = &self.run.plan.targets[target];
+            let unit = tensor.unit();
+            let offset = self.run.placements[target].offset;
+            let start = bytes.start.saturating_sub(offset) / unit;
+            let end = (bytes.end - offset).min(tensor.bytes()) / unit;
+            let place = offset.saturating_sub(bytes.start) / unit;
+            let mut losses = Losses::default();
+            clip_steps(tensor, &(start..end), |step, part| {
+                let part = Part { target_offset: part.target_offset - start + place, ..part };
+                losses.add(self.assembler.place(step, part, unit, self.buffer.bytes_mut())?);
+                Ok::<(), Errors>(())
+            })?;
+            self.lose(target, losses);
+        }
+        self.write(targets.start, bytes.start, 0..bytes.end - bytes.start)
     }
 
     fn lose(&mut self, target: usize, losses: Losses) {

@@ -94,7 +94,7 @@ fn rule_line(rule: &Rule, width: usize) -> String {
 fn picture(mapping: &Mapping, layout: &Layout, rule: &Rule, drawing: &Drawing<'_>) -> (Vec<String>, bool) {
     // An index in the name is one of those that it runs through: the first.
     let captures = Captures {
-        indices: rule.template.axes().map(|axis| (axis.to_owned(), 0)).collect(),
+        indices: rule.template.axes().map(|axis| (axis.into(), 0)).collect(),
         ..Captures::default()
     };
     let params = rule.expr.params();

@@ -87,8 +87,7 @@ impl<'t> Json<'t> {
 pub(super) fn repeated<'e, T>(entries: &'e [(Cow<'_, str>, T)]) -> Vec<&'e str> {
     // A map of a few keys, as each tensor has one, needs no table.
     if entries.len() < 8 {
-        let stands_before =
-            |at: usize| entries[..at].iter().any(|(other, _)| *other == entries[at].0);
+        let stands_before = |at: usize| entries[..at].iter().any(|(other, _)| *other == entries[at].0);
         return (0..entries.len()).filter(|&at| stands_before(at)).map(|at| &*entries[at].0).collect();
     }
     // Not FxHash: the keys come from a file that may have been made to collide.
@@ -172,7 +171,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Json {
+    fn parse(text: &str) -> Json<'_> {
         serde_json::from_str(text).expect("JSON")
     }
 

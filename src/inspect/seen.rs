@@ -144,7 +144,7 @@ impl<'a> Seen<'a> {
         let mut label = self.expr.label.as_ref().map(|label| label.param.clone());
         let mut values = Values::new();
         for (axis, index) in &self.captures.indices {
-            values.insert(axis.clone(), *index);
+            values.insert(axis.to_string(), *index);
         }
         for part in found {
             match (&label, &part.label) {

@@ -110,7 +110,7 @@ impl<'s, 'a> Attention<'s, 'a> {
         let last = setting.modules.len() - 1;
         let mut captures = Captures::default();
         for (path, segments) in &setting.modules[last] {
-            captures.bind_path(path, segments.clone());
+            captures.bind_path(&path.as_str().into(), &segments.as_slice().into());
         }
         for axis in self.forwards.iter().flat_map(|forward| forward.module_axes()) {
             let size = setting.sizes.get(axis).copied().unwrap_or(1);

@@ -113,8 +113,8 @@ impl<'a> Model<'_, 'a> {
                 errors.push(open(&rule.expr.to_string()));
                 continue;
             };
-            let counts = rule.template.counts().filter_map(|axis| Some((axis.to_owned(), *first.get(axis)?)));
-            let counts: Vec<(String, u64)> = counts.collect();
+            let counts = rule.template.counts().filter_map(|axis| Some((axis.into(), *first.get(axis)?)));
+            let counts: Vec<_> = counts.collect();
             let of = |sizes: &[u64]| {
                 let product = sizes.iter().try_fold(1_u64, |product, size| product.checked_mul(*size));
                 product.filter(|product| *product <= MOST)
@@ -206,7 +206,7 @@ impl<'a> Model<'_, 'a> {
         let place = |flat: u64| -> Option<Option<Place>> {
             let index = tensor.index(flat);
             let mut label = label.clone();
-            let mut values: Values = tensor.captures.indices.iter().cloned().collect();
+            let mut values: Values = tensor.captures.by_axis();
             for (found, at) in tables.iter().zip(&index) {
                 let found = &found[*at as usize];
                 match (&label, &found.label) {

@@ -275,7 +275,7 @@ impl<'a> Setting<'a> {
         let mut captures = Captures::default();
         for (path, segments) in &self.modules[module] {
             if names.contains(&path.as_str()) {
-                captures.bind_path(path, segments.clone());
+                captures.bind_path(&path.as_str().into(), &segments.as_slice().into());
             }
         }
         captures

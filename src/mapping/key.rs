@@ -1,6 +1,8 @@
 //! Key templates, `encoder.layers.{l}.heads.{h:02}.{*m}.weight`: matching names and making them.
 
-use std::fmt;
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use std::sync::Arc;
 
 use crate::diag::Diagnostic;
 use crate::notation::Text;
@@ -25,7 +27,7 @@ pub enum Piece {
     /// `{l}`, `{l+4}`, `{l:03}`, `{_l}`: an index along an axis.
     Axis {
         /// The axis.
-        name: String,
+        name: Arc<str>,
         /// What the name's number is above the index.
         offset: u64,
         /// Digits at least, filled up with zeros; 0 for none.
@@ -36,7 +38,7 @@ pub enum Piece {
     /// `{l.count+3}`: a number that is an axis's size, and what is added to it.
     Count {
         /// The axis.
-        name: String,
+        name: Arc<str>,
         /// What the name's number is above the size.
         offset: u64,
         /// Digits at least, filled up with zeros; 0 for none.
@@ -45,7 +47,7 @@ pub enum Piece {
     /// `{*m}`: a path of any length, also an empty one.
     Path {
         /// Its name.
-        name: String,
+        name: Arc<str>,
         /// What separates its segments: the character behind it in the template, or before it where it stands last.
         separator: char,
     },
@@ -58,42 +60,50 @@ const MOST_PIECES: usize = 100;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Captures {
     /// Captured paths, by name, as segments; in order of the name.
-    pub paths: Vec<(String, Vec<String>)>,
+    pub paths: Paths,
     /// Indices by axis, in order of the name.
-    pub indices: Vec<(String, u64)>,
+    pub indices: Vec<(Arc<str>, u64)>,
     /// Sizes of axes that the name tells or needs, by axis. They tell no tensor from another.
-    pub counts: Vec<(String, u64)>,
+    pub counts: Vec<(Arc<str>, u64)>,
 }
+
+/// Paths by name, as segments; names and segments are shared, since many tensors stand under one path.
+pub type Paths = Vec<(Arc<str>, Arc<[String]>)>;
 
 impl Captures {
     /// Returns the index along that axis.
     pub fn index(&self, axis: &str) -> Option<u64> {
-        self.indices.iter().find(|(name, _)| name == axis).map(|(_, index)| *index)
+        self.indices.iter().find(|(name, _)| **name == *axis).map(|(_, index)| *index)
     }
 
     /// Returns the captures with another index.
     pub fn with(&self, axis: &str, index: u64) -> Captures {
         let mut captures = self.clone();
-        captures.bind_index(axis, index);
+        captures.bind_index(&axis.into(), index);
         captures
     }
 
-    fn bind_index(&mut self, axis: &str, index: u64) -> bool {
+    /// Returns the indices by axis.
+    pub(crate) fn by_axis(&self) -> BTreeMap<String, u64> {
+        self.indices.iter().map(|(axis, index)| (axis.to_string(), *index)).collect()
+    }
+
+    fn bind_index(&mut self, axis: &Arc<str>, index: u64) -> bool {
         bind(&mut self.indices, axis, index)
     }
 
     /// Notes the segments of a path; returns false where others are known.
-    pub(crate) fn bind_path(&mut self, path: &str, segments: Vec<String>) -> bool {
-        bind(&mut self.paths, path, segments)
+    pub(crate) fn bind_path(&mut self, path: &Arc<str>, segments: &Arc<[String]>) -> bool {
+        bind(&mut self.paths, path, Arc::clone(segments))
     }
 }
 
 /// Notes a value under a name, in order of the names; returns false where another one is known.
-fn bind<T: PartialEq>(known: &mut Vec<(String, T)>, name: &str, value: T) -> bool {
-    match known.binary_search_by(|(other, _)| other.as_str().cmp(name)) {
+fn bind<T: PartialEq>(known: &mut Vec<(Arc<str>, T)>, name: &Arc<str>, value: T) -> bool {
+    match known.binary_search_by(|(other, _)| other.cmp(name)) {
         Ok(at) => known[at].1 == value,
         Err(at) => {
-            known.insert(at, (name.to_owned(), value));
+            known.insert(at, (Arc::clone(name), value));
             true
         }
     }
@@ -127,7 +137,7 @@ impl Template {
     /// Returns the axes that it enumerates.
     pub fn axes(&self) -> impl Iterator<Item = &str> {
         self.pieces().filter_map(|piece| match piece {
-            Piece::Axis { name, .. } => Some(name.as_str()),
+            Piece::Axis { name, .. } => Some(&**name),
             _ => None,
         })
     }
@@ -135,7 +145,7 @@ impl Template {
     /// Returns the axes whose sizes stand in it.
     pub fn counts(&self) -> impl Iterator<Item = &str> {
         self.pieces().filter_map(|piece| match piece {
-            Piece::Count { name, .. } => Some(name.as_str()),
+            Piece::Count { name, .. } => Some(&**name),
             _ => None,
         })
     }
@@ -147,13 +157,13 @@ impl Template {
         let matched = |by: &Template, made: &Template| {
             let mut captures = Captures::default();
             for path in made.paths() {
-                captures.bind_path(path, vec!["\u{1}".into()]);
+                captures.bind_path(&path.into(), &["\u{1}".to_owned()].into());
             }
             for axis in made.axes() {
-                captures.bind_index(axis, 777_777);
+                captures.bind_index(&axis.into(), 777_777);
             }
             for axis in made.counts() {
-                bind(&mut captures.counts, axis, 888_888);
+                bind(&mut captures.counts, &axis.into(), 888_888);
             }
             let name = made.print(&captures).ok();
             name.is_some_and(|(file, key)| by.matches(file.as_deref().unwrap_or_default(), &key).is_some())
@@ -164,7 +174,7 @@ impl Template {
     /// Returns the paths that it captures.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.pieces().filter_map(|piece| match piece {
-            Piece::Path { name, .. } => Some(name.as_str()),
+            Piece::Path { name, .. } => Some(&**name),
             _ => None,
         })
     }
@@ -278,13 +288,13 @@ fn capture(text: &str) -> Result<Piece, String> {
         if !crate::notation::is_axis_name(name) {
             return Err(format!("`{{*{name}}}` has no usable name"));
         }
-        return Ok(Piece::Path { name: name.to_owned(), separator: '\0' });
+        return Ok(Piece::Path { name: name.into(), separator: '\0' });
     }
     if let Some(name) = text.strip_prefix('_') {
         if !crate::notation::is_axis_name(name) {
             return Err(format!("`{{_{name}}}` names no axis"));
         }
-        return Ok(Piece::Axis { name: name.to_owned(), offset: 0, width: 0, suffix: true });
+        return Ok(Piece::Axis { name: name.into(), offset: 0, width: 0, suffix: true });
     }
     let (text, width) = match text.split_once(':') {
         Some((name, width)) if width.starts_with('0') && width.len() > 1 => (
@@ -316,7 +326,7 @@ fn capture(text: &str) -> Result<Piece, String> {
     if !crate::notation::is_axis_name(name) {
         return Err(format!("`{{{text}}}` names no axis"));
     }
-    let (name, offset) = (name.to_owned(), offset.into());
+    let (name, offset) = (name.into(), offset.into());
     Ok(match count {
         true => Piece::Count { name, offset, width },
         false => Piece::Axis { name, offset, width, suffix: false },
@@ -358,7 +368,7 @@ fn matches(pieces: &[Piece], text: &str, captures: Captures) -> Option<Captures>
                 && literal.strip_suffix(*separator) == Some(text)
             {
                 let mut captures = captures;
-                return captures.bind_path(name, Vec::new()).then_some(captures);
+                return captures.bind_path(name, &[].into()).then_some(captures);
             }
             matches(rest, text.strip_prefix(literal.as_str())?, captures)
         }
@@ -390,8 +400,8 @@ fn matches(pieces: &[Piece], text: &str, captures: Captures) -> Option<Captures>
                 // Most places where a path could end are told apart by what follows, and long names have many.
                 matches(rest, behind, captures.clone())?;
                 let mut captures = captures.clone();
-                let segments = if path.is_empty() { Vec::new() } else { segments(path, *separator)? };
-                captures.bind_path(name, segments).then(|| matches(rest, behind, captures)).flatten()
+                let segments = if path.is_empty() { [].into() } else { segments(path, *separator)? };
+                captures.bind_path(name, &segments).then(|| matches(rest, behind, captures)).flatten()
             };
             match rest.split_first() {
                 Some((Piece::Literal(literal), tail)) => {
@@ -422,12 +432,13 @@ fn number(text: &str, offset: u64, width: usize) -> Option<(u64, &str)> {
     canonical.then_some((value, behind))
 }
 
-fn segments(path: &str, separator: char) -> Option<Vec<String>> {
-    let segments: Vec<String> = path.split(separator).map(str::to_owned).collect();
+fn segments(path: &str, separator: char) -> Option<Arc<[String]>> {
+    let segments: Arc<[String]> = path.split(separator).map(str::to_owned).collect();
     segments.iter().all(|segment| !segment.is_empty()).then_some(segments)
 }
 
 fn print(pieces: &[Piece], captures: &Captures) -> Result<String, String> {
+    // Writing to a string does not fail.
     let mut text = String::new();
     let mut swallow = None;
     for (position, piece) in pieces.iter().enumerate() {
@@ -440,19 +451,19 @@ fn print(pieces: &[Piece], captures: &Captures) -> Result<String, String> {
                     captures.index(name).ok_or_else(|| format!("nothing gives the index `{{{name}}}`"))?;
                 if *suffix {
                     if index > 0 {
-                        text.push_str(&format!("_{index}"));
+                        let _ = write!(text, "_{index}");
                     }
                     continue;
                 }
                 let number = index.checked_add(*offset).ok_or_else(|| {
                     format!("the index {index} of `{{{name}+{offset}}}` makes a number above 64 bits")
                 })?;
-                text.push_str(&format!("{number:0width$}"));
+                let _ = write!(text, "{number:0width$}");
             }
             Piece::Count { name, offset, width } => {
                 let found = captures.counts.iter().find(|(axis, _)| axis == name);
                 let (_, count) = found.ok_or_else(|| format!("nothing gives the size `{{{name}.count}}`"))?;
-                text.push_str(&format!("{:0width$}", count.saturating_add(*offset)));
+                let _ = write!(text, "{:0width$}", count.saturating_add(*offset));
             }
             Piece::Path { name, separator } => {
                 let found = captures.paths.iter().find(|(path, _)| path == name);
@@ -492,7 +503,7 @@ mod tests {
     #[test]
     fn a_path_is_re_joined_with_the_new_separator() {
         let captures = captured("{*m}.q_proj.weight", "enc.layers.0.attn.q_proj.weight").expect("matches");
-        assert_eq!(captures.paths[0].1, ["enc", "layers", "0", "attn"]);
+        assert_eq!(*captures.paths[0].1, ["enc", "layers", "0", "attn"]);
         let flax = template("{*m}/query/kernel").expect("a template");
         assert_eq!(flax.print(&captures).expect("prints").1, "enc/layers/0/attn/query/kernel");
     }
@@ -500,7 +511,7 @@ mod tests {
     #[test]
     fn an_empty_path_swallows_its_separator() {
         let captures = captured("{*m}.in_proj_weight", "in_proj_weight").expect("matches");
-        assert_eq!(captures.paths, [("m".to_owned(), vec![])]);
+        assert_eq!(captures.paths, [("m".into(), [].into())]);
         assert_eq!(template("{*m}/query").expect("a template").print(&captures).expect("prints").1, "query");
         assert_eq!(captured("{*m}.in_proj_weight", ".in_proj_weight"), None);
         assert_eq!(captured("{*m}.in_proj_weight", "xin_proj_weight"), None);
@@ -567,7 +578,7 @@ mod tests {
     fn a_number_can_be_the_size_of_an_axis() {
         let norm = template("layer_{l.count+3:02}-{t}.pt::norm.weight").expect("a template");
         let captures = norm.matches("layer_15-0.pt", "norm.weight").expect("matches");
-        assert_eq!((captures.counts.as_slice(), captures.index("l")), (&[("l".to_owned(), 12)][..], None));
+        assert_eq!((captures.counts.as_slice(), captures.index("l")), (&[("l".into(), 12)][..], None));
         assert_eq!(norm.counts().collect::<Vec<_>>(), ["l"]);
         assert_eq!(norm.axes().collect::<Vec<_>>(), ["t"]);
         let printed = norm.print(&captures).expect("prints");
@@ -608,7 +619,7 @@ mod tests {
     fn matches_are_of_the_whole_name() {
         assert_eq!(captured("{*m}.kernel", "a.kernel/adam_m"), None);
         assert_eq!(
-            captured("encoder.{*m}.w", "encoder.encoder.x.w").expect("matches").paths[0].1,
+            *captured("encoder.{*m}.w", "encoder.encoder.x.w").expect("matches").paths[0].1,
             ["encoder", "x"]
         );
         assert_eq!(captured("l.{l}.w", "l.99999999999999999999999.w"), None);

@@ -4,8 +4,8 @@
 //! It looks at offsets and loops alone and knows nothing of expressions, so it does not repeat a mistake that was made
 //! in deriving them.
 
-use indexmap::IndexMap;
 use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
 
 use super::{Plan, Region, Step, unit};
 use crate::catalog::Catalog;
@@ -29,7 +29,8 @@ pub struct Proof {
 pub fn prove(plan: &Plan, catalog: &Catalog) -> Result<Proof, Errors> {
     let mut errors = Collector::default();
     let mut proof = Proof::default();
-    let mut used: IndexMap<usize, FxHashSet<Region>> = IndexMap::new();
+    // Per source tensor; most are used by one step.
+    let mut used: Vec<SmallVec<[Region; 1]>> = vec![SmallVec::new(); catalog.tensors.len()];
     for target in &plan.targets {
         let regions = target.steps.iter().map(|step| match step {
             Step::Copy(copy) => {
@@ -51,19 +52,22 @@ pub fn prove(plan: &Plan, catalog: &Catalog) -> Result<Proof, Errors> {
             // A target that repeats reads the same elements again.
             let loops =
                 copy.loops.iter().filter(|l| l.source_step > 0).map(|l| (l.count, l.source_step)).collect();
-            used.entry(copy.source).or_default().insert(Region::new(copy.source_offset, loops));
+            used[copy.source].push(Region::new(copy.source_offset, loops));
         }
     }
     for unused in &plan.unused {
         // What a stride of zero repeats is there once.
         let loops = unused.region.loops.iter().copied().filter(|(_, step)| *step > 0).collect();
-        used.entry(unused.source).or_default().insert(Region::new(unused.region.offset, loops));
+        used[unused.source].push(Region::new(unused.region.offset, loops));
     }
-    for (source, stored) in catalog.tensors.iter().enumerate() {
-        let regions = used.swap_remove(&source).unwrap_or_default();
-        let regions: Vec<Region> = regions.into_iter().collect();
+    for (stored, used) in catalog.tensors.iter().zip(used) {
+        // What two steps read alike is used once.
+        let regions: Vec<Region> = match used.len() {
+            0 | 1 => used.into_vec(),
+            _ => used.into_iter().collect::<FxHashSet<Region>>().into_iter().collect(),
+        };
         // A stored view is proved on its own elements, counted as they lie.
-        if tiles_shape(&regions, stored.dtype, &stored.shape, &stored.strides) {
+        if tiles_shape(regions, stored.dtype, &stored.shape, &stored.strides) {
             proof.sources += 1;
         } else {
             errors.push(fault("a source tensor is not used exactly once", &stored.key).file(&catalog.path));
@@ -84,10 +88,10 @@ fn units(dtype: Dtype, elements: u64) -> u64 {
     dtype.byte_len(elements).unwrap_or(0) / unit(dtype)
 }
 
-fn tiles_shape(regions: &[Region], dtype: Dtype, shape: &[u64], strides: &[u64]) -> bool {
+fn tiles_shape(regions: Vec<Region>, dtype: Dtype, shape: &[u64], strides: &[u64]) -> bool {
     let total = units(dtype, shape.iter().product());
     if *strides == crate::catalog::row_major(shape) {
-        return tiles(regions.to_vec(), total);
+        return tiles(regions, total);
     }
     // Of a view only the number of elements is known to be right; its gaps belong to other tensors. Where it repeats
     // elements (a stride of zero), each counts once.

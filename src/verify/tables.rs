@@ -136,7 +136,7 @@ pub(super) struct Tables<'a> {
 }
 
 /// Rule, far rule, parameter, dimension, sizes (by address of the shared map) and, where it matters, the name's indices.
-type CacheKey = (usize, usize, String, usize, Vec<usize>, Vec<(String, u64)>);
+type CacheKey = (usize, usize, String, usize, Vec<usize>, Vec<(Arc<str>, u64)>);
 
 impl<'a> Tables<'a> {
     pub(super) fn new(near: Reader<'a>, far: Reader<'a>) -> Tables<'a> {
@@ -155,7 +155,7 @@ impl<'a> Tables<'a> {
         let rule = &self.near.layout.rules[reading.rule];
         let far = &self.far.layout.rules[far_rule];
         let own = id.sizes(param)?;
-        let base: Values = reading.captures.indices.iter().cloned().collect();
+        let base: Values = reading.captures.by_axis();
         let named = |axis: &str| {
             base.keys().any(|name| self.near.related(axis, name))
                 && !rule.expr.dims.iter().any(|dim| self.touches(axis, dim))

@@ -659,7 +659,7 @@ fn named() -> impl Strategy<Value = (String, Captures)> {
         |(segments, pieces, separator, index, path_first)| {
             let path = format!("{{*m}}{separator}");
             let mut text = if path_first { path.clone() } else { String::new() };
-            let mut captures = Captures { paths: vec![("m".into(), segments)], ..Captures::default() };
+            let mut captures = Captures { paths: vec![("m".into(), segments.into())], ..Captures::default() };
             for (at, (word, axis)) in pieces.into_iter().enumerate() {
                 if at > 0 {
                     text.push(separator);
@@ -670,7 +670,7 @@ fn named() -> impl Strategy<Value = (String, Captures)> {
                     let offset_text = if offset > 0 { format!("+{offset}") } else { String::new() };
                     let width = if width > 0 { format!(":0{width}") } else { String::new() };
                     text.push_str(&format!("{separator}{{{name}{offset_text}{width}}}"));
-                    captures.indices.push((name, index / (at as u64 + 1)));
+                    captures.indices.push((name.into(), index / (at as u64 + 1)));
                 }
             }
             if !path_first {

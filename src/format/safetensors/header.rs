@@ -59,16 +59,18 @@ pub(super) fn parse(text: &[u8], data_size: u64, path: &Path, out: &mut Collecto
             return header;
         }
     };
-    for key in repeated(&entries) {
+    let twice = repeated(&entries);
+    for &key in &twice {
         let diagnostic =
             Diagnostic::error("format/duplicate-key", format!("the header holds `{}` twice", shown(key)));
         let diagnostic = diagnostic.file(path).help(DAMAGED);
         out.push(if key == METADATA { diagnostic } else { diagnostic.tensor(key) });
     }
-    let mut seen = HashSet::with_capacity(entries.len());
+    let mut seen = HashSet::new();
+    let mut is_first = |key| twice.is_empty() || seen.insert(key);
     let mut claims = Vec::with_capacity(entries.len());
     let mut all_claims_known = true;
-    for (key, value) in entries.iter().filter(|(key, _)| seen.insert(&**key)) {
+    for (key, value) in entries.iter().filter(|(key, _)| is_first(&**key)) {
         if key == METADATA {
             header.metadata = metadata(value, path, out);
             continue;
@@ -79,7 +81,7 @@ pub(super) fn parse(text: &[u8], data_size: u64, path: &Path, out: &mut Collecto
         claims.extend(claim);
     }
     // Where an entry's place is unknown or stands twice, every gap could be its doing.
-    if all_claims_known && seen.len() == entries.len() {
+    if all_claims_known && twice.is_empty() {
         check_tiling(claims, data_size, path, out);
     }
     header.tensors.sort_by_key(|entry| (entry.begin, entry.end));

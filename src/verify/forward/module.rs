@@ -77,7 +77,7 @@ impl<'a> Module<'a> {
     ) -> Result<Option<View<'a>>, ForwardError> {
         let mut captures = self.captures.clone();
         if let Some((axis, index)) = each {
-            captures.indices.push((axis.to_owned(), index));
+            captures.indices.push((axis.into(), index));
             captures.indices.sort();
         }
         let name = stored_name(template, &captures).map_err(ForwardError::Name)?;

@@ -217,10 +217,10 @@ impl<'a> Direction<'a> {
     fn sample(&self, tensor: &Tensor<'_>, far_rule: usize) -> Option<usize> {
         let captures = &tensor.reading.captures;
         let axes: Vec<&str> = self.far.naive.layout.rules[far_rule].template.axes().collect();
-        let mut indices: Vec<(String, u64)> =
-            axes.iter().map(|axis| ((*axis).to_owned(), captures.index(axis).unwrap_or(0))).collect();
+        let mut indices: Vec<(Arc<str>, u64)> =
+            axes.iter().map(|axis| ((*axis).into(), captures.index(axis).unwrap_or(0))).collect();
         indices.sort();
-        let find = |indices: &[(String, u64)]| {
+        let find = |indices: &[(Arc<str>, u64)]| {
             let captures =
                 Captures { paths: captures.paths.clone(), indices: indices.to_vec(), counts: Vec::new() };
             self.far.by_name.get(&(far_rule, captures)).copied()
@@ -240,12 +240,12 @@ impl<'a> Direction<'a> {
         far_rule: usize,
         axes: &[String],
     ) -> Option<usize> {
-        let mut indices: Vec<(String, u64)> = axes
+        let mut indices: Vec<(Arc<str>, u64)> = axes
             .iter()
             .enumerate()
             .map(|(at, axis)| {
                 let added: i64 = classes.iter().map(|class| class.key[at]).sum();
-                (axis.clone(), table.origin.key[at].wrapping_add_signed(added))
+                (axis.as_str().into(), table.origin.key[at].wrapping_add_signed(added))
             })
             .collect();
         indices.sort();
@@ -341,8 +341,7 @@ impl<'a> Direction<'a> {
         let of = |name: &str| ids.sizes(name);
         let sizes = Sizes { outer: ids.outer(), of: &of };
         let current = outer_sizes(rule.expr.label.as_ref(), &ids);
-        let mut found =
-            Found { label: None, values: tensor.reading.captures.indices.iter().cloned().collect() };
+        let mut found = Found { label: None, values: tensor.reading.captures.by_axis() };
         for (dim, index) in rule.expr.dims.iter().zip(index) {
             sizes.decode(dim, *index, current, &mut found)?;
         }
