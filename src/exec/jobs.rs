@@ -16,7 +16,7 @@ const WRITE: f64 = 2500.0;
 
 /// A size in bytes that the processor's caches hold, and the round places of an output file at which writes begin where
 /// they can: the system then takes large pages for them.
-const CACHED: u64 = 1 << 20;
+pub(super) const CACHED: u64 = 1 << 20;
 
 /// A piece of work for one thread.
 #[derive(Clone, Debug, PartialEq)]

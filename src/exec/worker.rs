@@ -12,7 +12,7 @@ use super::check::{self, Unmet};
 use super::convert::{Conversion, Losses};
 use super::copy::{fill_zero, merged_targets, permute};
 use super::gather::Gather;
-use super::jobs::{Job, check_loops, clip_steps, ranges, zero_loops};
+use super::jobs::{CACHED, Job, check_loops, clip_steps, ranges, zero_loops};
 use super::part::{Part, clip, compacted, elements, walk};
 use super::{Placement, Run};
 use crate::catalog::Catalog;
@@ -219,21 +219,29 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Writes a range of the buffer to a byte of a target's file.
+    /// Writes a range of the buffer to a byte of a target's file, up to one round place of it at a time: while one thread
+    /// writes, the system keeps all others from the file.
     fn write(&mut self, target: usize, offset: u64, range: Range<u64>) -> Result<(), Errors> {
         let Placement { file, .. } = self.run.placements[target];
+        let (mut from, mut place) = (range.start, offset);
+        while from < range.end {
+            let length = (CACHED - place % CACHED).min(range.end - from);
+            let bytes = &self.buffer.bytes()[from as usize..(from + length) as usize];
+            self.run.target.write_all_at(file, place, bytes).map_err(|error| {
+                let message = match error.kind() {
+                    io::ErrorKind::StorageFull => {
+                        format!("cannot write the output, the disk is full: {error}")
+                    }
+                    io::ErrorKind::QuotaExceeded => {
+                        format!("cannot write the output, the quota is used up: {error}")
+                    }
+                    _ => format!("cannot write the output: {error}"),
+                };
+                Diagnostic::error("exec/write", message).tensor(&self.run.plan.targets[target].key)
+            })?;
+            (from, place) = (from + length, place + length);
+        }
         let length = range.end - range.start;
-        let bytes = &self.buffer.bytes()[range.start as usize..range.end as usize];
-        self.run.target.write_all_at(file, offset, bytes).map_err(|error| {
-            let message = match error.kind() {
-                io::ErrorKind::StorageFull => format!("cannot write the output, the disk is full: {error}"),
-                io::ErrorKind::QuotaExceeded => {
-                    format!("cannot write the output, the quota is used up: {error}")
-                }
-                _ => format!("cannot write the output: {error}"),
-            };
-            Diagnostic::error("exec/write", message).tensor(&self.run.plan.targets[target].key)
-        })?;
         self.outcome.bytes_written += length;
         self.run.progress.advance(length);
         Ok(())
