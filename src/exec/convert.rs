@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use super::cast::cast;
 use crate::dtype::Dtype;
 
 /// What conversions of one tensor lost.
@@ -46,6 +47,13 @@ impl Conversion {
     /// # Panics
     /// Panics for types that are not [computable](Dtype::is_computable).
     pub(super) fn convert(&self, from: &[u8], to: &mut [u8]) -> Losses {
+        let plain = self.scale == 1.0 && self.offset == 0.0;
+        let cast = plain.then(|| cast((self.from, self.to), from, to)).flatten();
+        cast.unwrap_or_else(|| self.one_by_one(from, to))
+    }
+
+    /// Converts value by value, through f64.
+    pub(super) fn one_by_one(&self, from: &[u8], to: &mut [u8]) -> Losses {
         match self.from {
             Dtype::F64 => self.store(bytemuck::cast_slice::<u8, f64>(from).iter().copied(), to),
             Dtype::F32 => self.store(bytemuck::cast_slice::<u8, f32>(from).iter().map(|&x| f64::from(x)), to),

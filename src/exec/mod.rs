@@ -16,6 +16,7 @@ use crate::plan::{Plan, Step, ValueOp};
 use crate::progress::Progress;
 
 mod buffer;
+mod cast;
 mod check;
 mod checksum;
 mod convert;

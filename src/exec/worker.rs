@@ -13,7 +13,7 @@ use super::convert::{Conversion, Losses};
 use super::copy::{fill_zero, merged_targets, permute};
 use super::gather::Gather;
 use super::jobs::{CACHED, Job, check_loops, clip_steps, ranges, zero_loops};
-use super::part::{Part, clip, compacted, elements, walk};
+use super::part::{Part, clip, compacted, elements, merged, walk};
 use super::{Placement, Run};
 use crate::catalog::Catalog;
 use crate::diag::{Diagnostic, Errors};
@@ -21,6 +21,9 @@ use crate::plan::{Check, Loop, Step, ValueOp, unit};
 
 /// How many converted values are put in their places at a time: few enough to stay in the cache.
 const CONVERTED: u64 = 1 << 13;
+
+/// The bytes of a run that are read before they are converted.
+const READ_RUN: u64 = 1 << 18;
 
 /// What a thread did and found.
 #[derive(Default)]
@@ -337,7 +340,10 @@ impl Assembler<'_> {
             part.loops.iter().zip(&reading).map(|(l, r)| Loop { source_step: l.target_step, ..*r }).collect();
         let placing = Part { source_offset: part.target_offset, target_offset: 0, loops: &placing };
         let mut losses = Losses::default();
-        for read in ranges(0..part.elements(), (self.before_bytes / from_unit).max(1)) {
+        // Where the source is one run, small reads cost no more and stay in the cache.
+        let run = matches!(merged(&reading)[..], [] | [Loop { source_step: 1, target_step: 1, .. }]);
+        let most = if run { self.before_bytes.min(READ_RUN) } else { self.before_bytes };
+        for read in ranges(0..part.elements(), (most / from_unit).max(1)) {
             let side = (tensor, part.source_offset);
             read_side(&mut self.gather, side, &reading, &read, self.before.bytes_mut())?;
             for range in ranges(read.clone(), CONVERTED) {

@@ -1,8 +1,10 @@
 //! Comparing two sets of elements that lie anywhere in two files, in bounded memory.
 
 use std::io;
+use std::ops::Range;
 
-use super::equal::{equal, is_run, whole};
+use super::agreement::{Agree, Agreement, Visit, Word, with_bits, with_values};
+use super::equal::{equal, whole};
 use crate::dtype::Dtype;
 
 /// The most bytes of one side that are compared at once, and half of what is read for them.
@@ -24,15 +26,6 @@ pub(super) struct Stored<'a> {
     pub(super) bytes: &'a dyn Bytes,
     pub(super) start: u64,
     pub(super) dtype: Dtype,
-}
-
-/// How two elements must agree.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Agreement {
-    /// The same bits.
-    Bits,
-    /// `near = far * scale + offset`, rounded to the nearest value of the near type.
-    Value { scale: f64, offset: f64 },
 }
 
 /// What a comparison found.
@@ -61,54 +54,63 @@ pub(super) struct Scratch {
     far: Vec<u64>,
 }
 
-/// Compares every combination of the axes' indices.
+/// Compares those combinations of the axes' indices that are in a share.
+///
+/// The boxes into which all are cut are counted by their elements, in the order in which they are compared; those that begin
+/// in `share` are compared. Shares that follow each other find together what one share of all finds.
 pub(super) fn compare(
     near: Stored<'_>,
     far: Stored<'_>,
     dims: &[Offsets],
     agreement: Agreement,
+    share: &Range<u64>,
     scratch: &mut Scratch,
 ) -> io::Result<Outcome> {
     let dims: Vec<&[(u64, u64)]> = dims.iter().map(Vec::as_slice).collect();
     let mut outcome = Outcome::default();
-    compare_parts(near, far, &dims, agreement, scratch, &mut outcome)?;
+    compare_parts((near, far), &dims, agreement, (0, share), scratch, &mut outcome)?;
     Ok(outcome)
 }
 
-/// Compares what fits into the buffers, and anything larger by halves.
+/// Compares what fits into the buffers, and anything larger by halves. `from` is the number of elements before these.
 fn compare_parts(
-    near: Stored<'_>,
-    far: Stored<'_>,
+    (near, far): (Stored<'_>, Stored<'_>),
     dims: &[&[(u64, u64)]],
     agreement: Agreement,
+    (from, share): (u64, &Range<u64>),
     scratch: &mut Scratch,
     outcome: &mut Outcome,
 ) -> io::Result<()> {
     let elements: u64 = dims.iter().map(|dim| dim.len() as u64).product();
-    if elements == 0 {
+    if elements == 0 || from >= share.end || from + elements <= share.start {
         return Ok(());
     }
     let width = held(near.dtype).max(held(far.dtype));
+    let rows = dims.last().is_none_or(|last| ends_like_a_run(last));
+    let large = elements * width > if rows { ROWS } else { BOX };
     // Elements that share bytes are read with all that lies between them.
     let packed = near.dtype.byte_width().is_none() || far.dtype.byte_width().is_none();
-    let spread = packed && hull(dims).saturating_mul(width) > 2 * BOX
-        || !packed && elements > 1 && footprint(dims).saturating_mul(width) > 2 * BOX;
-    let rows = dims.last().is_none_or(|last| ends_like_a_run(last));
-    if elements * width > if rows { ROWS } else { BOX } || spread && elements > 1 {
+    let reach = || if packed { hull(dims) } else { footprint(dims) };
+    // Rows stay whole; where orders differ, a box of even sides needs the fewest reads on both sides.
+    let by_span = rows && large || elements > 1 && reach().saturating_mul(width) > 2 * BOX;
+    if large || by_span {
         let axes = dims.iter().enumerate();
-        // Rows stay whole; where orders differ, a box of even sides needs the fewest reads on both sides.
-        let widest = if spread || rows {
+        let widest = if by_span {
             axes.max_by_key(|(_, dim)| span(dim))
         } else {
             axes.max_by_key(|(_, dim)| dim.len())
         };
         let (at, dim) = widest.unwrap_or((0, &dims[0]));
         let (first, second) = dim.split_at(dim.len() / 2);
-        for half in [first, second] {
+        let behind = from + elements / dim.len() as u64 * first.len() as u64;
+        for (half, from) in [(first, from), (second, behind)] {
             let mut dims = dims.to_vec();
             dims[at] = half;
-            compare_parts(near, far, &dims, agreement, scratch, outcome)?;
+            compare_parts((near, far), &dims, agreement, (from, share), scratch, outcome)?;
         }
+        return Ok(());
+    }
+    if from < share.start {
         return Ok(());
     }
     let near_offsets: Vec<Vec<u64>> =
@@ -117,21 +119,21 @@ fn compare_parts(
         dims.iter().map(|dim| dim.iter().map(|(_, far)| *far).collect()).collect();
     let near_places = fetch(near, &near_offsets, &mut scratch.near)?;
     let far_places = fetch(far, &far_offsets, &mut scratch.far)?;
-    let last = |places: &[Vec<u64>]| places.last().is_none_or(|places| is_run(places));
     let sides = Sides {
-        consecutive: last(&near_places) && last(&far_places),
         near: bytemuck::cast_slice(&scratch.near),
         far: bytemuck::cast_slice(&scratch.far),
-        near_dtype: near.dtype,
-        far_dtype: far.dtype,
-        agreement,
+        near_places: &near_places,
+        far_places: &far_places,
+        dims,
     };
-    if sides.are_equal(&near_places, &far_places) {
-        outcome.elements += elements;
-    } else {
-        // In the order of the indices, so that the first difference is the first.
-        sides.walk(&near_places, &far_places, dims, 0, (0, 0), (0, 0), outcome);
-    }
+    let found = match agreement {
+        Agreement::Bits => with_bits(held(near.dtype), sides),
+        Agreement::Value { scale, offset } => {
+            let found = with_values((near.dtype, far.dtype), (scale, offset), sides);
+            found.unwrap_or_else(|| sides.unlike(near.dtype, far.dtype))
+        }
+    };
+    outcome.add(found);
     Ok(())
 }
 
@@ -294,166 +296,90 @@ fn room(buffer: &mut Vec<u64>, bytes: usize) -> &mut [u8] {
 }
 
 /// The two buffers of a box.
+#[derive(Clone, Copy)]
 struct Sides<'a> {
-    /// Whether the last axis's elements are neighbours in both buffers.
-    consecutive: bool,
     near: &'a [u8],
     far: &'a [u8],
-    near_dtype: Dtype,
-    far_dtype: Dtype,
-    agreement: Agreement,
+    /// The axes' offsets in the buffers.
+    near_places: &'a [Vec<u64>],
+    far_places: &'a [Vec<u64>],
+    /// Their offsets in the tensors.
+    dims: &'a [&'a [(u64, u64)]],
+}
+
+impl Visit for Sides<'_> {
+    type Found = Outcome;
+
+    fn visit<A: Agree>(self, agree: A) -> Outcome {
+        let sides: (&[A::Near], &[A::Far]) = (whole(self.near), whole(self.far));
+        if equal(agree, sides, self.near_places, self.far_places) {
+            return Outcome { elements: self.elements(), ..Outcome::default() };
+        }
+        // In the order of the indices, so that the first difference is the first.
+        let mut outcome = Outcome::default();
+        self.walk(agree, sides, 0, (0, 0), (0, 0), &mut outcome);
+        outcome
+    }
 }
 
 impl Sides<'_> {
-    /// Returns whether all elements have the same bits; only tried where that is what is asked for.
-    fn are_equal(&self, near: &[Vec<u64>], far: &[Vec<u64>]) -> bool {
-        if self.agreement != Agreement::Bits {
-            return false;
-        }
-        match held(self.near_dtype) {
-            1 => equal::<u8>((self.near, self.far), near, far),
-            2 => equal::<u16>((self.near, self.far), near, far),
-            4 => equal::<u32>((self.near, self.far), near, far),
-            _ => equal::<u64>((self.near, self.far), near, far),
-        }
+    fn elements(&self) -> u64 {
+        self.dims.iter().map(|dim| dim.len() as u64).product()
     }
 
     /// `places` are the sums so far in the buffers, `offsets` those in the tensors.
-    #[allow(clippy::too_many_arguments)]
-    fn walk(
+    fn walk<A: Agree>(
         &self,
-        near: &[Vec<u64>],
-        far: &[Vec<u64>],
-        dims: &[&[(u64, u64)]],
+        agree: A,
+        (near, far): (&[A::Near], &[A::Far]),
         at: usize,
         places: (u64, u64),
         offsets: (u64, u64),
         outcome: &mut Outcome,
     ) {
-        if at + 1 < dims.len() {
-            for position in 0..dims[at].len() {
-                let places = (places.0 + near[at][position], places.1 + far[at][position]);
-                let offsets = (offsets.0 + dims[at][position].0, offsets.1 + dims[at][position].1);
-                self.walk(near, far, dims, at + 1, places, offsets, outcome);
+        let Some(dim) = self.dims.get(at) else {
+            let (a, b) = (near[places.0 as usize], far[places.1 as usize]);
+            outcome.elements += 1;
+            if !agree.pair(a, b) {
+                outcome.differing += 1;
+                outcome.first.get_or_insert((offsets.0, offsets.1, a.bits(), b.bits()));
             }
             return;
-        }
-        let whole: (&[u64], &[u64], &[(u64, u64)]) = match dims.last() {
-            Some(last) => (&near[at], &far[at], last),
-            None => (&[0], &[0], &[(0, 0)]),
         };
-        self.row(whole, places, offsets, outcome);
-    }
-
-    fn row(
-        &self,
-        (near, far, dim): (&[u64], &[u64], &[(u64, u64)]),
-        places: (u64, u64),
-        offsets: (u64, u64),
-        outcome: &mut Outcome,
-    ) {
-        outcome.elements += dim.len() as u64;
-        if self.agreement == Agreement::Bits {
-            let width = held(self.near_dtype) as usize;
-            let run = |place: u64, at: &[u64]| {
-                let start = (place + at[0]) as usize * width;
-                start..start + dim.len() * width
-            };
-            if self.consecutive && self.near[run(places.0, near)] == self.far[run(places.1, far)] {
-                return;
-            }
-            let differing = match width {
-                1 => differing::<u8>(self.near, self.far, near, far, places),
-                2 => differing::<u16>(self.near, self.far, near, far, places),
-                4 => differing::<u32>(self.near, self.far, near, far, places),
-                _ => differing::<u64>(self.near, self.far, near, far, places),
-            };
-            if differing == 0 {
-                return;
-            }
-        }
-        for position in 0..dim.len() {
-            let a = bits(self.near, places.0 + near[position], self.near_dtype);
-            let b = bits(self.far, places.1 + far[position], self.far_dtype);
-            if !self.agree(a, b) {
-                outcome.differing += 1;
-                let place = (offsets.0 + dim[position].0, offsets.1 + dim[position].1);
-                outcome.first.get_or_insert((place.0, place.1, a, b));
-            }
+        for (offset, place) in dim.iter().zip(self.near_places[at].iter().zip(&self.far_places[at])) {
+            let places = (places.0 + place.0, places.1 + place.1);
+            let offsets = (offsets.0 + offset.0, offsets.1 + offset.1);
+            self.walk(agree, (near, far), at + 1, places, offsets, outcome);
         }
     }
 
-    fn agree(&self, near: u64, far: u64) -> bool {
-        match self.agreement {
-            Agreement::Bits => near == far,
-            Agreement::Value { scale, offset } => {
-                let (Some(here), Some(there)) = (value(near, self.near_dtype), value(far, self.far_dtype))
-                else {
-                    return false;
-                };
-                // A sum with +0 would turn -0 around.
-                let wanted = if offset == 0.0 { there * scale } else { there * scale + offset };
-                if here == 0.0 && wanted == 0.0 {
-                    return here.is_sign_negative() == wanted.is_sign_negative();
-                }
-                if here.is_nan() || wanted.is_nan() {
-                    return here.is_nan() && wanted.is_nan();
-                }
-                // Half a unit in the last place: the nearest value of the near type, ties either way; and the error
-                // of computing in f64 itself.
-                let computed = (f64::abs(there * scale) + offset.abs()) * 2_f64.powi(-51);
-                here == wanted
-                    || (here - wanted).abs() <= last_place(wanted, self.near_dtype) / 2.0 + computed
-            }
-        }
+    /// Elements of types that have no values to compare: none agrees.
+    fn unlike(&self, near: Dtype, far: Dtype) -> Outcome {
+        let first = |places: &[Vec<u64>], bytes: &[u8], dtype: Dtype| {
+            let place: u64 = places.iter().filter_map(|places| places.first()).sum();
+            let width = held(dtype) as usize;
+            bytes[place as usize * width..][..width]
+                .iter()
+                .rev()
+                .fold(0, |bits, byte| bits << 8 | u64::from(*byte))
+        };
+        let offsets = self.dims.iter().filter_map(|dim| dim.first());
+        let offsets = offsets.fold((0, 0), |sum, dim| (sum.0 + dim.0, sum.1 + dim.1));
+        let bits = (first(self.near_places, self.near, near), first(self.far_places, self.far, far));
+        let elements = self.elements();
+        let first = Some((offsets.0, offsets.1, bits.0, bits.1));
+        Outcome { elements, differing: elements, first }
     }
-}
-
-fn differing<T: bytemuck::Pod + PartialEq>(
-    near: &[u8],
-    far: &[u8],
-    near_places: &[u64],
-    far_places: &[u64],
-    places: (u64, u64),
-) -> usize {
-    let (near, far): (&[T], &[T]) = (whole(near), whole(far));
-    let (near, far) = (&near[places.0 as usize..], &far[places.1 as usize..]);
-    near_places.iter().zip(far_places).filter(|(a, b)| near[**a as usize] != far[**b as usize]).count()
-}
-
-/// Returns an element's bits.
-fn bits(bytes: &[u8], place: u64, dtype: Dtype) -> u64 {
-    let width = held(dtype) as usize;
-    let start = place as usize * width;
-    bytes[start..start + width].iter().rev().fold(0, |bits, byte| bits << 8 | u64::from(*byte))
-}
-
-/// Returns an element's value, for the types that can be converted.
-pub(super) fn value(bits: u64, dtype: Dtype) -> Option<f64> {
-    Some(match dtype {
-        Dtype::F64 => f64::from_bits(bits),
-        Dtype::F32 => f32::from_bits(bits as u32).into(),
-        Dtype::F16 => half::f16::from_bits(bits as u16).into(),
-        Dtype::BF16 => half::bf16::from_bits(bits as u16).into(),
-        _ => return None,
-    })
-}
-
-/// Returns the size of a unit in the last place at a value, in a type.
-fn last_place(value: f64, dtype: Dtype) -> f64 {
-    let (digits, least) = match dtype {
-        Dtype::F16 => (10, -14),
-        Dtype::BF16 => (7, -126),
-        Dtype::F32 => (23, -126),
-        _ => (52, -1022),
-    };
-    let exponent = ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023;
-    2_f64.powi(exponent.max(least) - digits)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// One share of all.
+    const ALL: Range<u64> = 0..u64::MAX;
 
     struct Memory(Vec<u8>);
 
@@ -483,7 +409,7 @@ mod tests {
         let run = |far: &Memory, scratch: &mut Scratch| {
             let a = Stored { bytes: &near, start: 0, dtype: Dtype::F32 };
             let b = Stored { bytes: far, start: 0, dtype: Dtype::F32 };
-            compare(a, b, &dims, Agreement::Bits, scratch).expect("in memory")
+            compare(a, b, &dims, Agreement::Bits, &ALL, scratch).expect("in memory")
         };
         let good = run(&far, &mut scratch);
         assert_eq!((good.elements, good.differing), (rows * columns, 0));
@@ -523,7 +449,7 @@ mod tests {
                 let far = words(elements.iter().copied());
                 let near = Stored { bytes: &near, start: 0, dtype: Dtype::F32 };
                 let far = Stored { bytes: &far, start: 0, dtype: Dtype::F32 };
-                compare(near, far, &dims, Agreement::Bits, &mut Scratch::default()).expect("in memory")
+                compare(near, far, &dims, Agreement::Bits, &ALL, &mut Scratch::default()).expect("in memory")
             };
             let good = run(&elements);
             assert_eq!((good.elements, good.differing), (a * b * c, 0));
@@ -545,14 +471,14 @@ mod tests {
         let a = Stored { bytes: &near, start: 0, dtype: Dtype::F32 };
         let b = Stored { bytes: &far, start: 0, dtype: Dtype::F32 };
         let agreement = Agreement::Value { scale: 1.0, offset: 1.0 };
-        let outcome = compare(a, b, &dims, agreement, &mut Scratch::default()).expect("in memory");
+        let outcome = compare(a, b, &dims, agreement, &ALL, &mut Scratch::default()).expect("in memory");
         assert_eq!(outcome.differing, 0);
         let next = words([1.5_f32.to_bits(), 2.5_f32.to_bits() + 1, f32::NAN.to_bits()].into_iter());
         let off = Stored { bytes: &next, start: 0, dtype: Dtype::F32 };
-        let outcome = compare(off, b, &dims, agreement, &mut Scratch::default()).expect("in memory");
+        let outcome = compare(off, b, &dims, agreement, &ALL, &mut Scratch::default()).expect("in memory");
         assert_eq!(outcome.differing, 1);
         let agreement = Agreement::Value { scale: 1.0, offset: 1.001 };
-        let outcome = compare(a, b, &dims, agreement, &mut Scratch::default()).expect("in memory");
+        let outcome = compare(a, b, &dims, agreement, &ALL, &mut Scratch::default()).expect("in memory");
         assert_eq!(outcome.differing, 2);
     }
 
@@ -564,7 +490,7 @@ mod tests {
     fn compare_rows(dtype: Dtype, near: &Memory, far: &Memory, dims: &[Offsets]) -> Outcome {
         let a = Stored { bytes: near, start: 0, dtype };
         let b = Stored { bytes: far, start: 0, dtype };
-        compare(a, b, dims, Agreement::Bits, &mut Scratch::default()).expect("in memory")
+        compare(a, b, dims, Agreement::Bits, &ALL, &mut Scratch::default()).expect("in memory")
     }
 
     #[test]
@@ -627,9 +553,111 @@ mod tests {
             (0..4096).map(|at| (at, at)).collect(),
         ];
         let stored = Stored { bytes: &side, start: 0, dtype: Dtype::Q8_0 };
-        let found =
-            compare(stored, stored, &dims, Agreement::Bits, &mut Scratch::default()).expect("in memory");
+        let found = compare(stored, stored, &dims, Agreement::Bits, &ALL, &mut Scratch::default())
+            .expect("in memory");
         assert_eq!((found.elements, found.differing), (64 * 4096, 0));
         assert!(side.0.get() as u64 <= BOX, "{}", side.0.get());
+    }
+
+    /// The near side's axes in another order on the far side, of sizes that fit no block; and where elements are changed.
+    #[derive(Debug)]
+    struct Case {
+        shape: [u64; 3],
+        order: [usize; 3],
+        types: (Dtype, Dtype),
+        changed: Vec<u64>,
+        cuts: Vec<u64>,
+    }
+
+    fn cases() -> impl Strategy<Value = Case> {
+        let sizes = (1_u64..6, 1_u64..700, 1_u64..700).prop_map(|(a, b, c)| [a, b, c]).prop_shuffle();
+        let types = prop::sample::select(vec![
+            (Dtype::U8, Dtype::U8),
+            (Dtype::BF16, Dtype::BF16),
+            (Dtype::F32, Dtype::F32),
+            (Dtype::F64, Dtype::F64),
+            (Dtype::BF16, Dtype::F32),
+            (Dtype::F32, Dtype::F16),
+        ]);
+        let places = || prop::collection::vec(0.0..1.0, 0..4);
+        (sizes, Just([0, 1, 2]).prop_shuffle(), types, places(), places(), any::<bool>()).prop_map(
+            |(shape, order, types, changed, cuts, last)| {
+                let count = shape.iter().product::<u64>();
+                let at = |part: &f64| (count as f64 * part) as u64;
+                let mut changed: Vec<u64> = changed.iter().map(at).collect();
+                changed.extend(last.then_some(count - 1));
+                changed.sort_unstable();
+                changed.dedup();
+                let mut cuts: Vec<u64> = cuts.iter().map(at).collect();
+                cuts.sort_unstable();
+                Case { shape, order, types, changed, cuts }
+            },
+        )
+    }
+
+    /// Returns a whole number below 128 as a type holds it.
+    fn stored(number: u64, dtype: Dtype) -> Vec<u8> {
+        match dtype {
+            Dtype::U8 => vec![number as u8],
+            Dtype::F16 => half::f16::from_f64(number as f64).to_le_bytes().into(),
+            Dtype::BF16 => half::bf16::from_f64(number as f64).to_le_bytes().into(),
+            Dtype::F32 => (number as f32).to_le_bytes().into(),
+            _ => (number as f64).to_le_bytes().into(),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        /// What differs is what was changed, in any orders and types; and shares find together what one finds.
+        #[test]
+        fn shares_find_what_was_changed(case in cases()) {
+            let Case { shape, order, types, changed, cuts } = case;
+            let mut far_strides = [0; 3];
+            let mut stride = 1;
+            for &axis in order.iter().rev() {
+                far_strides[axis] = stride;
+                stride *= shape[axis];
+            }
+            let near_strides = [shape[1] * shape[2], shape[2], 1];
+            let number = |at: u64| at * 89 % 127;
+            let count = shape.iter().product::<u64>();
+            let far_place = |at: u64| -> u64 {
+                (0..3).map(|axis| at / near_strides[axis] % shape[axis] * far_strides[axis]).sum()
+            };
+            let mut near = Vec::new();
+            let mut far = vec![Vec::new(); count as usize];
+            for at in 0..count {
+                let is_changed = changed.binary_search(&at).is_ok();
+                near.extend(stored(number(at) + u64::from(is_changed), types.0));
+                far[far_place(at) as usize] = stored(number(at), types.1);
+            }
+            let (near, far) = (Memory(near), Memory(far.concat()));
+            let dims: Vec<Offsets> = (0..3)
+                .map(|axis| (0..shape[axis]).map(|i| (i * near_strides[axis], i * far_strides[axis])).collect())
+                .collect();
+            let agreement = match types.0 == types.1 {
+                true => Agreement::Bits,
+                false => Agreement::Value { scale: 1.0, offset: 0.0 },
+            };
+            let mut scratch = Scratch::default();
+            let mut run = |share: Range<u64>| {
+                let near = Stored { bytes: &near, start: 0, dtype: types.0 };
+                let far = Stored { bytes: &far, start: 0, dtype: types.1 };
+                compare(near, far, &dims, agreement, &share, &mut scratch).expect("in memory")
+            };
+            let whole = run(ALL);
+            prop_assert_eq!((whole.elements, whole.differing), (count, changed.len() as u64));
+            if let Some((a, b, here, there)) = whole.first {
+                prop_assert!(changed.binary_search(&a).is_ok() && b == far_place(a) && (here != there || types.0 != types.1));
+            }
+            let ends: Vec<u64> = [0].into_iter().chain(cuts).chain([u64::MAX]).collect();
+            let mut joined = Outcome::default();
+            ends.windows(2).for_each(|ends| joined.add(run(ends[0]..ends[1])));
+            prop_assert_eq!(
+                (joined.elements, joined.differing, joined.first),
+                (whole.elements, whole.differing, whole.first)
+            );
+        }
     }
 }

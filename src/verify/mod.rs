@@ -3,6 +3,7 @@
 //! [`readback`] reads both files again and compares every element through a second, naive reading of the two layouts'
 //! expressions. It imports nothing of `plan` and `exec`, and of `bind` only sizes and names.
 
+mod agreement;
 mod compare;
 mod equal;
 pub mod forward;

@@ -4,7 +4,7 @@
 //! entries holds for every layout whose axes do not share a parameter's axis unevenly; [`super::readback`] spot-checks
 //! it with whole elements.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustc_hash::FxHashMap;
 
@@ -128,25 +128,28 @@ pub(super) struct Place {
     pub(super) key: Vec<u64>,
 }
 
-/// Makes tables for the tensors of one direction; equal ones are made once.
+/// Makes tables for the tensors of one direction; equal ones are made once, for all threads.
 pub(super) struct Tables<'a> {
     pub(super) near: Reader<'a>,
     pub(super) far: Reader<'a>,
-    cache: FxHashMap<CacheKey, Arc<DimTable>>,
+    made: Mutex<FxHashMap<CacheKey, Arc<Slot>>>,
 }
+
+/// A table that a thread makes, or has made: `None` where there is none.
+type Slot = OnceLock<Option<Arc<DimTable>>>;
 
 /// Rule, far rule, parameter, dimension, sizes (by address of the shared map) and, where it matters, the name's indices.
 type CacheKey = (usize, usize, String, usize, Vec<usize>, Vec<(Arc<str>, u64)>);
 
 impl<'a> Tables<'a> {
     pub(super) fn new(near: Reader<'a>, far: Reader<'a>) -> Tables<'a> {
-        Tables { near, far, cache: FxHashMap::default() }
+        Tables { near, far, made: Mutex::default() }
     }
 
     /// Makes the table of one parameter in one tensor, against one rule of the other side; `None` where tensors of
     /// that rule hold none of the elements.
     pub(super) fn param(
-        &mut self,
+        &self,
         reading: &Reading,
         param: &str,
         far_rule: usize,
@@ -168,14 +171,16 @@ impl<'a> Tables<'a> {
                 id.all.iter().chain(id.far).map(|(_, sizes)| Arc::as_ptr(sizes) as usize).collect();
             let indices = if shared { reading.captures.indices.clone() } else { Vec::new() };
             let key = (reading.rule, far_rule, param.to_owned(), at, addresses, indices);
-            if let Some(made) = self.cache.get(&key) {
-                dims.push(Arc::clone(made));
-                continue;
-            }
-            let start = if shared { base.clone() } else { Values::new() };
-            let made = Arc::new(self.classes(param, rule, dim, &start, far, id)?);
-            self.cache.insert(key, Arc::clone(&made));
-            dims.push(made);
+            let slot = {
+                let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+                Arc::clone(made.entry(key).or_default())
+            };
+            // Whoever needs one that another thread is making waits for it: that takes less than making it again.
+            let table = slot.get_or_init(|| {
+                let start = if shared { base.clone() } else { Values::new() };
+                self.classes(param, rule, dim, &start, far, id).map(Arc::new)
+            });
+            dims.push(Arc::clone(table.as_ref()?));
         }
         Some(ParamTable { origin, dims })
     }

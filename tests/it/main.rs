@@ -31,6 +31,7 @@ mod pairs;
 mod property;
 mod schema;
 mod sets;
+mod shares;
 mod show;
 mod stored;
 mod strided;

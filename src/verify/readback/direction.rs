@@ -1,11 +1,13 @@
 //! The comparison seen from one side: each of its tensors against whatever holds its elements on the other.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use super::Difference;
+use super::share::{TensorOutcome, joined, shares};
 use crate::bind::{AxisSizes, Reading};
 use crate::catalog::{Catalog, TensorMeta};
 use crate::diag::{Diagnostic, Errors};
@@ -13,7 +15,8 @@ use crate::format::Reader;
 use crate::mapping::key::Captures;
 use crate::parallel::in_parallel_with;
 use crate::progress::Progress;
-use crate::verify::compare::{Agreement, Bytes, Offsets, Outcome, Scratch, Stored, compare};
+use crate::verify::agreement::Agreement;
+use crate::verify::compare::{Bytes, Offsets, Outcome, Scratch, Stored, compare};
 use crate::verify::equal::advance;
 use crate::verify::naive::{Found, Reader as Naive, Sizes};
 use crate::verify::tables::{Class, Ids, ParamTable, Tables, outer_sizes};
@@ -74,15 +77,18 @@ pub(super) fn side<'a>(naive: Naive<'a>, reader: &'a dyn Reader, tensors: Vec<Te
     Side { naive, reader, tensors, by_name, rules_of }
 }
 
-/// What one tensor gave.
-#[derive(Default)]
-pub(super) struct TensorOutcome {
-    pub(super) elements: u64,
-    pub(super) differences: Vec<Difference>,
-}
-
 /// Elements of the far side that were compared, by tensor.
 pub(super) type Visited = FxHashMap<usize, u64>;
+
+/// What a thread holds from one tensor to the next.
+#[derive(Default)]
+struct Work {
+    scratch: Scratch,
+    visited: Visited,
+    /// The axes of the elements that were compared last, by tensor and by the elements of it before them: the next share of
+    /// a tensor asks for them again.
+    axes: Option<((usize, u64), Vec<Offsets>)>,
+}
 
 /// The comparison seen from one side.
 pub(super) struct Direction<'a> {
@@ -93,46 +99,50 @@ pub(super) struct Direction<'a> {
 }
 
 impl<'a> Direction<'a> {
-    /// Compares all tensors of the near side, in parallel; the result is in their order.
+    /// Compares those tensors of the near side, in parallel, large ones by several threads; the result is in their order.
     pub(super) fn run(
         &self,
+        tensors: &[usize],
         threads: usize,
         progress: &dyn Progress,
     ) -> Result<(Vec<TensorOutcome>, Visited), Errors> {
-        let state = || (Tables::new(self.near.naive, self.far.naive), Scratch::default(), Visited::default());
-        let one = |(tables, scratch, visited): &mut (Tables<'a>, Scratch, Visited), at: usize| {
-            let outcome = self.tensor(at, tables, scratch, visited);
-            progress.advance(self.meta(at).bytes());
+        let tables = Tables::new(self.near.naive, self.far.naive);
+        let shares = shares(tensors.iter().map(|at| self.meta(*at)));
+        let one = |work: &mut Work, number: usize| {
+            let share = &shares[number];
+            let outcome = self.tensor(tensors[share.tensor], &share.range, &tables, work);
+            if self.from_target {
+                progress.advance(share.bytes);
+            }
             outcome
         };
-        let (outcomes, states) = in_parallel_with(self.near.tensors.len(), threads, progress, &state, &one)?;
+        let (parts, states) = in_parallel_with(shares.len(), threads, progress, &Work::default, &one)?;
         let mut visited = Visited::default();
-        for (tensor, elements) in states.into_iter().flat_map(|(_, _, visited)| visited) {
+        for (tensor, elements) in states.into_iter().flat_map(|work| work.visited) {
             *visited.entry(tensor).or_default() += elements;
         }
-        Ok((outcomes, visited))
+        Ok((joined(&shares, parts), visited))
     }
 
     fn meta(&self, at: usize) -> &'a TensorMeta {
         &self.near.catalog().tensors[self.near.tensors[at].index]
     }
 
-    /// Compares one tensor of the near side with whatever holds its elements on the far side.
-    pub(super) fn tensor(
+    /// Compares a share of a tensor of the near side with whatever holds its elements on the far side.
+    fn tensor(
         &self,
         at: usize,
-        tables: &mut Tables<'a>,
-        scratch: &mut Scratch,
-        visited: &mut Visited,
+        share: &Range<u64>,
+        tables: &Tables<'a>,
+        work: &mut Work,
     ) -> Result<TensorOutcome, Errors> {
         let tensor = &self.near.tensors[at];
-        let stored = self.meta(at);
-        let mut outcome = TensorOutcome::default();
+        let mut outcome = TensorOutcome::new(share.clone());
         for param in &tensor.present {
-            self.param(at, param, tables, scratch, visited, &mut outcome)?;
+            self.param(at, param, tables, work, &mut outcome)?;
         }
-        if outcome.elements != stored.elements() {
-            self.zeros(at, tensor, scratch, &mut outcome)?;
+        if outcome.passed != self.meta(at).elements() {
+            self.zeros(at, tensor, &mut work.scratch, &mut outcome)?;
         }
         Ok(outcome)
     }
@@ -142,16 +152,15 @@ impl<'a> Direction<'a> {
         &self,
         at: usize,
         param: &str,
-        tables: &mut Tables<'a>,
-        scratch: &mut Scratch,
-        visited: &mut Visited,
+        tables: &Tables<'a>,
+        work: &mut Work,
         outcome: &mut TensorOutcome,
     ) -> Result<(), Errors> {
         let tensor = &self.near.tensors[at];
         let found = self.far.rules_of.get(param).into_iter().flatten();
         // The parts that rules hold of it, and how many elements there are.
         let (mut parts, mut held): (Vec<Vec<Vec<u64>>>, _) = (Vec::new(), None);
-        let before = outcome.elements;
+        let before = outcome.passed;
         for &far_rule in found {
             let rule = &self.far.naive.layout.rules[far_rule];
             let Some(sample) = self.sample(tensor, far_rule) else { continue };
@@ -180,9 +189,12 @@ impl<'a> Direction<'a> {
             while let Some(classes) = pick(&table, &picks) {
                 let far = self.far_tensor(tensor, &table, &classes, far_rule, &axes);
                 match far {
-                    Some(far) => self.boxed(at, param, far, &table, &classes, scratch, visited, outcome)?,
+                    Some(far) => {
+                        let chosen = Chosen { far, table: &table, classes: &classes };
+                        self.boxed(at, param, &chosen, work, outcome)?;
+                    }
                     None => {
-                        outcome.differences.push(self.unread(at, param));
+                        outcome.once(self.unread(at, param));
                         return Ok(());
                     }
                 }
@@ -195,8 +207,8 @@ impl<'a> Direction<'a> {
             }
         }
         // Where the other side has no tensor for the parameter, it must be zeros, which the caller looks at.
-        if held.is_some_and(|held| outcome.elements - before < held) {
-            outcome.differences.push(self.unread(at, param));
+        if held.is_some_and(|held| outcome.passed - before < held) {
+            outcome.once(self.unread(at, param));
         }
         Ok(())
     }
@@ -255,46 +267,26 @@ impl<'a> Direction<'a> {
     }
 
     /// Compares the elements that one choice of classes gives.
-    #[allow(clippy::too_many_arguments)]
     fn boxed(
         &self,
         at: usize,
         param: &str,
-        far: usize,
-        table: &ParamTable,
-        classes: &[&Class],
-        scratch: &mut Scratch,
-        visited: &mut Visited,
+        chosen: &Chosen<'_>,
+        work: &mut Work,
         outcome: &mut TensorOutcome,
     ) -> Result<(), Errors> {
+        let Some(share) = outcome.pass(chosen.elements()) else { return Ok(()) };
         let near_meta = self.meta(at);
-        let far_index = self.far.tensors[far].index;
+        let far_index = self.far.tensors[chosen.far].index;
         let far_meta = &self.far.catalog().tensors[far_index];
-        let strides = &far_meta.strides;
-        let origin: u64 =
-            table.origin.indices.iter().zip(strides).map(|(index, stride)| index * stride).sum();
-        let moved = |added: &mut dyn Iterator<Item = i64>| -> i64 {
-            added.zip(strides).map(|(index, stride)| index * stride.cast_signed()).sum()
+        let name = (at, share.before);
+        let dims = match work.axes.take() {
+            Some((known, dims)) if known == name => dims,
+            _ => chosen.axes(near_meta, far_meta),
         };
-        let mut start = origin;
-        let mut dims: Vec<Offsets> = Vec::with_capacity(classes.len());
-        for (class, stride) in classes.iter().zip(&near_meta.strides) {
-            // Offsets count from the lowest.
-            let mut lowest = i64::MAX;
-            class.entries.for_each(|_, added| lowest = lowest.min(moved(added)));
-            let mut dim = Offsets::with_capacity(class.entries.len() as usize);
-            class.entries.for_each(|index, added| dim.push((index * stride, moved(added).abs_diff(lowest))));
-            start = start.wrapping_add_signed(if dim.is_empty() { 0 } else { lowest });
-            dims.push(dim);
-        }
-        match dims.first_mut() {
-            Some(first) => first.iter_mut().for_each(|(_, far)| *far += start),
-            // A scalar here may be any element there.
-            None => dims.push(vec![(0, start)]),
-        }
         let near_bytes = FileBytes { reader: self.near.reader, file: near_meta.file };
         let far_bytes = FileBytes { reader: self.far.reader, file: far_meta.file };
-        let (a, b) = (self.near.tensors[at].affine, self.far.tensors[far].affine);
+        let (a, b) = (self.near.tensors[at].affine, self.far.tensors[chosen.far].affine);
         let agreement = if near_meta.dtype == far_meta.dtype && a == b {
             Agreement::Bits
         } else {
@@ -303,12 +295,13 @@ impl<'a> Direction<'a> {
         };
         let near_stored = Stored { bytes: &near_bytes, start: near_meta.offset, dtype: near_meta.dtype };
         let far_stored = Stored { bytes: &far_bytes, start: far_meta.offset, dtype: far_meta.dtype };
-        let found = compare(near_stored, far_stored, &dims, agreement, scratch)
+        let found = compare(near_stored, far_stored, &dims, agreement, &share.range, &mut work.scratch)
             .map_err(|error| read_error(self.near, self.far, near_meta, far_meta, &error))?;
+        work.axes = Some((name, dims));
         outcome.elements += found.elements;
-        *visited.entry(far_index).or_default() += found.elements;
+        *work.visited.entry(far_index).or_default() += found.elements;
         if let Some(difference) = self.difference(at, far_meta, param, &found) {
-            outcome.differences.push(difference);
+            outcome.differences.push((share.before, difference));
         }
         Ok(())
     }
@@ -407,28 +400,72 @@ impl<'a> Direction<'a> {
                     .zip(&stored.strides)
                     .map(|((_, indices), stride)| indices.iter().map(|index| (index * stride, 0)).collect())
                     .collect();
-                let bytes = FileBytes { reader: self.near.reader, file: stored.file };
-                let near = Stored { bytes: &bytes, start: stored.offset, dtype: stored.dtype };
-                let far = Stored { bytes: &Zeros, start: 0, dtype: stored.dtype };
-                let found = compare(near, far, &dims, Agreement::Bits, scratch)
-                    .map_err(|error| Errors::from(system(&error, &stored.key)))?;
-                outcome.elements += found.elements;
-                if let Some((offset, _, bits, _)) = found.first {
-                    let mut difference = Difference::new("elements that must be zero are not");
-                    let index = stored.index_at(offset);
-                    (difference.count, difference.bits) = (found.differing, Some((bits, 0)));
-                    if self.from_target {
-                        (difference.target, difference.target_index) = (Some(stored.key.clone()), index);
-                    } else {
-                        (difference.source, difference.source_index) = (Some(stored.key.clone()), index);
+                let elements = dims.iter().map(|dim| dim.len() as u64).product();
+                if let Some(share) = outcome.pass(elements) {
+                    let bytes = FileBytes { reader: self.near.reader, file: stored.file };
+                    let near = Stored { bytes: &bytes, start: stored.offset, dtype: stored.dtype };
+                    let far = Stored { bytes: &Zeros, start: 0, dtype: stored.dtype };
+                    let found = compare(near, far, &dims, Agreement::Bits, &share.range, scratch)
+                        .map_err(|error| Errors::from(system(&error, &stored.key)))?;
+                    outcome.elements += found.elements;
+                    if let Some((offset, _, bits, _)) = found.first {
+                        let mut difference = Difference::new("elements that must be zero are not");
+                        let index = stored.index_at(offset);
+                        (difference.count, difference.bits) = (found.differing, Some((bits, 0)));
+                        if self.from_target {
+                            (difference.target, difference.target_index) = (Some(stored.key.clone()), index);
+                        } else {
+                            (difference.source, difference.source_index) = (Some(stored.key.clone()), index);
+                        }
+                        outcome.differences.push((share.before, difference));
                     }
-                    outcome.differences.push(difference);
                 }
             }
             if !advance(&mut picks, |axis| axes[axis].len()) {
                 return Ok(());
             }
         }
+    }
+}
+
+/// The elements that one choice of classes gives.
+struct Chosen<'a> {
+    /// The tensor of the far side that holds them.
+    far: usize,
+    table: &'a ParamTable,
+    classes: &'a [&'a Class],
+}
+
+impl Chosen<'_> {
+    fn elements(&self) -> u64 {
+        self.classes.iter().map(|class| class.entries.len()).product()
+    }
+
+    /// Returns the offsets of the axes' indices in the two tensors.
+    fn axes(&self, near: &TensorMeta, far: &TensorMeta) -> Vec<Offsets> {
+        let strides = &far.strides;
+        let origin: u64 =
+            self.table.origin.indices.iter().zip(strides).map(|(index, stride)| index * stride).sum();
+        let moved = |added: &mut dyn Iterator<Item = i64>| -> i64 {
+            added.zip(strides).map(|(index, stride)| index * stride.cast_signed()).sum()
+        };
+        let mut start = origin;
+        let mut dims: Vec<Offsets> = Vec::with_capacity(self.classes.len());
+        for (class, stride) in self.classes.iter().zip(&near.strides) {
+            // Offsets count from the lowest.
+            let mut lowest = i64::MAX;
+            class.entries.for_each(|_, added| lowest = lowest.min(moved(added)));
+            let mut dim = Offsets::with_capacity(class.entries.len() as usize);
+            class.entries.for_each(|index, added| dim.push((index * stride, moved(added).abs_diff(lowest))));
+            start = start.wrapping_add_signed(if dim.is_empty() { 0 } else { lowest });
+            dims.push(dim);
+        }
+        match dims.first_mut() {
+            Some(first) => first.iter_mut().for_each(|(_, far)| *far += start),
+            // A scalar here may be any element there.
+            None => dims.push(vec![(0, start)]),
+        }
+        dims
     }
 }
 

@@ -1,20 +1,34 @@
 //! Tensors that pass through.
 
+use std::ops::Range;
+
 use super::direction::{FileBytes, system};
 use super::{Difference, ReadBack};
 use crate::bind::Bound;
 use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Diagnostic, Errors};
 use crate::format::Reader;
-use crate::parallel::in_parallel;
+use crate::parallel::in_parallel_with;
 use crate::progress::Progress;
-use crate::verify::compare::{Agreement, Offsets, Outcome, Scratch, Stored, compare};
+use crate::verify::agreement::Agreement;
+use crate::verify::compare::{Offsets, Scratch, Stored, compare};
 
-/// The most bytes, or converted elements, that are held of one side at once.
-const CHUNK: u64 = 1 << 20;
+/// The most bytes that are held of one side at once.
+const CHUNK: u64 = 1 << 18;
+/// The most elements that are compared at once where types or orders differ.
+const STRETCH: u64 = 1 << 20;
+/// The chunks or stretches that a thread takes of a tensor: large ones are shared.
+const TAKEN: u64 = 64;
+/// The length of the rows in which elements that lie in order are compared.
+const ROW: u64 = 1 << 10;
 
-/// What one tensor gave.
-type KeptOutcome = Result<(u64, Option<Difference>), Errors>;
+/// A thread's buffers.
+#[derive(Default)]
+struct Buffers {
+    source: Vec<u8>,
+    target: Vec<u8>,
+    scratch: Scratch,
+}
 
 /// Tensors that pass through must have the same bytes, or after a cast the nearest values.
 pub(super) fn kept(
@@ -25,104 +39,192 @@ pub(super) fn kept(
     threads: usize,
     progress: &dyn Progress,
 ) -> Result<(), Errors> {
-    let one = |at: usize| {
-        let (tensor, key) = &bound.kept[at];
-        let from = &source.catalog().tensors[*tensor];
-        let outcome = compare_kept(bound, (source, from), target, key, progress);
-        progress.advance(from.bytes());
-        outcome
+    let pairs: Vec<Result<Pair<'_>, String>> =
+        bound.kept.iter().map(|(tensor, key)| Pair::new(bound, (source, *tensor), (target, key))).collect();
+    let pieces: Vec<(usize, Range<u64>)> = pairs
+        .iter()
+        .enumerate()
+        .flat_map(|(at, pair)| {
+            let count = pair.as_ref().map_or(0, Pair::parts);
+            (0..count.max(1)).step_by(TAKEN as usize).map(move |first| (at, first..count.min(first + TAKEN)))
+        })
+        .collect();
+    let one = |buffers: &mut Buffers, number: usize| {
+        let (at, parts) = &pieces[number];
+        let Ok(pair) = &pairs[*at] else { return Ok(0) };
+        let differing = pair.differing(parts, buffers, progress);
+        let bytes =
+            |part: u64| u128::from(pair.from.bytes()) * u128::from(part) / u128::from(pair.parts().max(1));
+        progress.advance((bytes(parts.end) - bytes(parts.start)) as u64);
+        differing
     };
-    for (elements, difference) in in_parallel(bound.kept.len(), threads, progress, &one)? {
+    let (found, _) = in_parallel_with(pieces.len(), threads, progress, &Buffers::default, &one)?;
+    let mut counts = vec![0; pairs.len()];
+    for ((at, _), differing) in pieces.iter().zip(found) {
+        counts[*at] += differing;
+    }
+    for ((pair, count), (tensor, key)) in pairs.iter().zip(counts).zip(&bound.kept) {
         result.tensors += 1;
-        result.elements += elements;
-        result.differences.extend(difference);
+        let what = match pair {
+            Ok(pair) => {
+                result.elements += pair.from.elements();
+                match pair.way {
+                    _ if count == 0 => continue,
+                    Way::Bytes => "bytes of a tensor that passes through differ",
+                    Way::Order | Way::Strides => "elements differ",
+                }
+            }
+            Err(what) => what,
+        };
+        let source = Some(source.catalog().tensors[*tensor].key.clone());
+        result.differences.push(Difference {
+            target: Some(key.clone()),
+            source,
+            count,
+            ..Difference::new(what)
+        });
     }
     Ok(())
 }
 
-fn compare_kept(
-    bound: &Bound,
-    (source, from): (&dyn Reader, &TensorMeta),
-    target: &dyn Reader,
-    key: &str,
-    progress: &dyn Progress,
-) -> KeptOutcome {
-    let differs = |what: String, count: u64| {
-        let (target, source) = (Some(key.to_owned()), Some(from.key.clone()));
-        Some(Difference { target, source, count, ..Difference::new(what) })
-    };
-    let Some(to) = target.catalog().find(key).map(|index| &target.catalog().tensors[index]) else {
-        return Ok((0, differs("the target lacks this tensor".into(), 0)));
-    };
-    let dtype = from.dtype.cast_to(bound.dtype);
-    if to.shape != from.shape || to.dtype != dtype {
-        let what = format!("expected {dtype} {:?}, found {} {:?}", from.shape, to.dtype, to.shape);
-        return Ok((0, differs(what, 0)));
-    }
-    let elements = from.elements();
-    let in_order = [from, to].iter().all(|meta| meta.strides == row_major(&meta.shape));
-    if to.dtype != from.dtype || !in_order {
-        let found = compare_elements((source, from), (target, to), in_order, progress)?;
-        let difference = (found.differing > 0).then(|| differs("elements differ".into(), found.differing));
-        return Ok((elements, difference.flatten()));
-    }
-    let (mut a, mut b) = (Vec::new(), Vec::new());
-    let total = from.bytes();
-    for done in (0..total).step_by(CHUNK as usize) {
-        if progress.cancelled() {
-            return Err(Diagnostic::error("exec/cancelled", "stopped while verifying").into());
-        }
-        let length = CHUNK.min(total - done) as usize;
-        a.resize(length, 0);
-        b.resize(length, 0);
-        source
-            .read_exact_at(from.file, from.offset + done, &mut a)
-            .and_then(|()| target.read_exact_at(to.file, to.offset + done, &mut b))
-            .map_err(|error| Errors::from(system(&error, &from.key)))?;
-        if a != b {
-            let count = a.iter().zip(&b).filter(|(a, b)| a != b).count() as u64;
-            return Ok((elements, differs("bytes of a tensor that passes through differ".into(), count)));
-        }
-    }
-    Ok((elements, None))
+/// How a tensor is compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    /// All bytes are the same.
+    Bytes,
+    /// Types differ, and both sides lie in the order of their indices.
+    Order,
+    /// A side does not.
+    Strides,
 }
 
-/// Compares element by element, where types differ or a side does not lie in the order of its indices.
-fn compare_elements(
-    (source, from): (&dyn Reader, &TensorMeta),
-    (target, to): (&dyn Reader, &TensorMeta),
-    in_order: bool,
-    progress: &dyn Progress,
-) -> Result<Outcome, Errors> {
-    let (near, far) =
-        (FileBytes { reader: target, file: to.file }, FileBytes { reader: source, file: from.file });
-    let near = Stored { bytes: &near, start: to.offset, dtype: to.dtype };
-    let far = Stored { bytes: &far, start: from.offset, dtype: from.dtype };
-    let agreement =
-        if to.dtype == from.dtype { Agreement::Bits } else { Agreement::Value { scale: 1.0, offset: 0.0 } };
-    // Size and strides of each axis; elements that lie in order are one axis.
-    let strided = from.shape.iter().zip(to.strides.iter().zip(&from.strides));
-    let axes: Vec<(u64, u64, u64)> = if in_order {
-        vec![(from.elements(), 1, 1)]
-    } else {
-        strided.map(|(&size, (&near, &far))| (size, near, far)).collect()
-    };
-    // The longest is cut, so that a list of its offsets never grows with the tensor.
-    let longest = (0..axes.len()).max_by_key(|&at| axes[at].0).unwrap_or(0);
-    let length = axes.get(longest).map_or(0, |axis| axis.0);
-    let step = (CHUNK / (from.elements() / length.max(1)).max(1)).max(1);
-    let (mut found, mut scratch) = (Outcome::default(), Scratch::default());
-    for start in (0..length).step_by(step as usize) {
-        if progress.cancelled() {
-            return Err(Diagnostic::error("exec/cancelled", "stopped while verifying").into());
+/// A tensor that passes through, on both sides.
+struct Pair<'a> {
+    way: Way,
+    source: &'a dyn Reader,
+    from: &'a TensorMeta,
+    target: &'a dyn Reader,
+    to: &'a TensorMeta,
+}
+
+impl<'a> Pair<'a> {
+    /// Returns what is wrong with the target's tensor where nothing can be compared.
+    fn new(
+        bound: &Bound,
+        (source, tensor): (&'a dyn Reader, usize),
+        (target, key): (&'a dyn Reader, &str),
+    ) -> Result<Pair<'a>, String> {
+        let from = &source.catalog().tensors[tensor];
+        let Some(to) = target.catalog().find(key).map(|index| &target.catalog().tensors[index]) else {
+            return Err("the target lacks this tensor".into());
+        };
+        let dtype = from.dtype.cast_to(bound.dtype);
+        if to.shape != from.shape || to.dtype != dtype {
+            return Err(format!("expected {dtype} {:?}, found {} {:?}", from.shape, to.dtype, to.shape));
         }
-        let offsets = |(at, &(size, near, far)): (usize, &(u64, u64, u64))| -> Offsets {
-            let range = if at == longest { start..size.min(start + step) } else { 0..size };
+        let in_order = [from, to].iter().all(|meta| meta.strides == row_major(&meta.shape));
+        let way = match in_order {
+            true if to.dtype == from.dtype => Way::Bytes,
+            true => Way::Order,
+            false => Way::Strides,
+        };
+        Ok(Pair { way, source, from, target, to })
+    }
+
+    /// Returns how many chunks or stretches it has.
+    fn parts(&self) -> u64 {
+        match self.way {
+            Way::Bytes => self.from.bytes().div_ceil(CHUNK),
+            Way::Order => self.from.elements().div_ceil(STRETCH),
+            Way::Strides => {
+                let (_, length, step) = self.cut();
+                length.div_ceil(step)
+            }
+        }
+    }
+
+    /// Returns the longest axis, its length and how much of it a stretch takes: a list of its offsets never grows with the
+    /// tensor.
+    fn cut(&self) -> (usize, u64, u64) {
+        let shape = &self.from.shape;
+        let longest = (0..shape.len()).max_by_key(|&at| shape[at]).unwrap_or(0);
+        let length = shape.get(longest).copied().unwrap_or(1);
+        (longest, length, (STRETCH / (self.from.elements() / length.max(1)).max(1)).max(1))
+    }
+
+    /// Returns how many elements differ in those chunks or stretches; of a type whose elements share bytes, how many bytes.
+    fn differing(
+        &self,
+        parts: &Range<u64>,
+        buffers: &mut Buffers,
+        progress: &dyn Progress,
+    ) -> Result<u64, Errors> {
+        let mut differing = 0;
+        for part in parts.clone() {
+            if progress.cancelled() {
+                return Err(Diagnostic::error("exec/cancelled", "stopped while verifying").into());
+            }
+            if self.way == Way::Bytes {
+                differing += self.bytes(part * CHUNK, buffers)?;
+                continue;
+            }
+            for axes in self.axes(part) {
+                differing += self.elements(&axes, &mut buffers.scratch)?;
+            }
+        }
+        Ok(differing)
+    }
+
+    fn bytes(&self, from: u64, buffers: &mut Buffers) -> Result<u64, Errors> {
+        let length = CHUNK.min(self.from.bytes() - from) as usize;
+        buffers.source.resize(length, 0);
+        buffers.target.resize(length, 0);
+        let (source, target) = (&mut buffers.source[..], &mut buffers.target[..]);
+        self.source
+            .read_exact_at(self.from.file, self.from.offset + from, source)
+            .and_then(|()| self.target.read_exact_at(self.to.file, self.to.offset + from, target))
+            .map_err(|error| Errors::from(system(&error, &self.from.key)))?;
+        if source == target {
+            return Ok(0);
+        }
+        let width = self.from.dtype.byte_width().unwrap_or(1) as usize;
+        Ok(source.chunks(width).zip(target.chunks(width)).filter(|(a, b)| a != b).count() as u64)
+    }
+
+    /// Returns the axes of a stretch: offsets in the target and in the source.
+    fn axes(&self, part: u64) -> Vec<Vec<Offsets>> {
+        if self.way == Way::Order {
+            let (start, end) = (part * STRETCH, self.from.elements().min((part + 1) * STRETCH));
+            let line = |from: u64, count: u64, step: u64| -> Offsets {
+                (0..count).map(|at| (from + at * step, from + at * step)).collect()
+            };
+            let rows = (end - start) / ROW;
+            let rest = start + rows * ROW;
+            return vec![vec![line(start, rows, ROW), line(0, ROW, 1)], vec![line(rest, end - rest, 1)]];
+        }
+        let (longest, length, step) = self.cut();
+        let strides = self.to.strides.iter().zip(&self.from.strides);
+        let offsets = |(at, (&size, (near, far))): (usize, (&u64, (&u64, &u64)))| -> Offsets {
+            let range = if at == longest { part * step..length.min((part + 1) * step) } else { 0..size };
             range.map(|index| (index * near, index * far)).collect()
         };
-        let dims: Vec<Offsets> = axes.iter().enumerate().map(offsets).collect();
-        let part = compare(near, far, &dims, agreement, &mut scratch);
-        found.add(part.map_err(|error| Errors::from(system(&error, &from.key)))?);
+        vec![self.from.shape.iter().zip(strides).enumerate().map(offsets).collect()]
     }
-    Ok(found)
+
+    fn elements(&self, axes: &[Offsets], scratch: &mut Scratch) -> Result<u64, Errors> {
+        let (to, from) = (self.to, self.from);
+        let (near, far) = (
+            FileBytes { reader: self.target, file: to.file },
+            FileBytes { reader: self.source, file: from.file },
+        );
+        let near = Stored { bytes: &near, start: to.offset, dtype: to.dtype };
+        let far = Stored { bytes: &far, start: from.offset, dtype: from.dtype };
+        let agreement = if to.dtype == from.dtype {
+            Agreement::Bits
+        } else {
+            Agreement::Value { scale: 1.0, offset: 0.0 }
+        };
+        let found = compare(near, far, axes, agreement, &(0..u64::MAX), scratch);
+        Ok(found.map_err(|error| Errors::from(system(&error, &from.key)))?.differing)
+    }
 }

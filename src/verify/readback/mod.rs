@@ -2,15 +2,12 @@
 
 mod direction;
 mod kept;
+mod share;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
-use super::compare::Scratch;
 use super::naive::Reader as Naive;
-use super::tables::Tables;
 use crate::bind::{AxisSizes, Bound};
 use crate::diag::{Diagnostic, Errors};
 use crate::format::Reader;
@@ -18,6 +15,7 @@ use crate::mapping::select::Selection;
 use crate::progress::Progress;
 use direction::{Direction, Tensor, side};
 use kept::kept;
+use share::TensorOutcome;
 
 /// A tensor that is not what it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +91,13 @@ pub struct ReadBack {
 }
 
 impl ReadBack {
+    fn add(&mut self, outcomes: Vec<TensorOutcome>) {
+        for outcome in outcomes {
+            self.elements += outcome.elements;
+            self.differences.extend(outcome.differences.into_iter().map(|(_, difference)| difference));
+        }
+    }
+
     /// Returns whether nothing differs.
     pub fn agrees(&self) -> bool {
         self.differences.is_empty()
@@ -168,12 +173,10 @@ pub fn read_back(
     let near = side(Naive { mapping, layout: selection.target() }, target, targets);
     let far = side(Naive { mapping, layout: selection.source() }, source, sources.collect());
     let forward = Direction { near: &near, far: &far, from_target: true };
-    let (outcomes, visited) = forward.run(threads, progress)?;
-    for outcome in outcomes {
-        result.tensors += 1;
-        result.elements += outcome.elements;
-        result.differences.extend(outcome.differences);
-    }
+    let all: Vec<usize> = (0..near.tensors.len()).collect();
+    let (outcomes, visited) = forward.run(&all, threads, progress)?;
+    result.tensors += outcomes.len() as u64;
+    result.add(outcomes);
     // Source elements that the target did not ask for: ties, repeats, padding, or a loss. Read from the source's side.
     let unasked: Vec<usize> = (0..far.tensors.len())
         .filter(|at| {
@@ -182,13 +185,7 @@ pub fn read_back(
         })
         .collect();
     let back = Direction { near: &far, far: &near, from_target: false };
-    let mut tables = Tables::new(far.naive, near.naive);
-    let mut scratch = Scratch::default();
-    for at in unasked {
-        let outcome = back.tensor(at, &mut tables, &mut scratch, &mut FxHashMap::default())?;
-        result.elements += outcome.elements;
-        result.differences.extend(outcome.differences);
-    }
+    result.add(back.run(&unasked, threads, progress)?.0);
     kept(bound, source, target, &mut result, threads, progress)?;
     result.differences.sort_by(|a, b| (&a.target, &a.source).cmp(&(&b.target, &b.source)));
     Ok(result)
