@@ -95,12 +95,20 @@ impl Catalog {
     /// Returns the groups of tied tensors: those that are one and the same place in the file, seen alike. Tensors that
     /// share a storage otherwise are views of it and not tied.
     pub fn ties(&self) -> Vec<Vec<usize>> {
-        let mut places: FxHashMap<_, Vec<usize>> = FxHashMap::default();
-        for (at, tensor) in self.tensors.iter().enumerate().filter(|(_, tensor)| tensor.elements() > 0) {
-            let place = (tensor.file, tensor.offset, tensor.dtype, &tensor.shape, &tensor.strides);
-            places.entry(place).or_default().push(at);
+        let place = |at: usize| (self.tensors[at].file, self.tensors[at].offset);
+        // Of most tensors the place alone tells that they are not tied.
+        let mut order: Vec<usize> =
+            (0..self.tensors.len()).filter(|&at| self.tensors[at].elements() > 0).collect();
+        order.sort_by_key(|&at| place(at));
+        let mut ties: Vec<Vec<usize>> = Vec::new();
+        for group in order.chunk_by(|&a, &b| place(a) == place(b)).filter(|group| group.len() > 1) {
+            let mut alike: FxHashMap<_, Vec<usize>> = FxHashMap::default();
+            for &at in group {
+                let tensor = &self.tensors[at];
+                alike.entry((tensor.dtype, &tensor.shape, &tensor.strides)).or_default().push(at);
+            }
+            ties.extend(alike.into_values().filter(|group| group.len() > 1));
         }
-        let mut ties: Vec<Vec<usize>> = places.into_values().filter(|group| group.len() > 1).collect();
         ties.sort_unstable();
         ties
     }
@@ -109,6 +117,30 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tensors_of_one_place_seen_alike_are_tied() {
+        let tensor = |key: &str, offset: u64, shape: &[u64]| TensorMeta {
+            key: key.into(),
+            dtype: Dtype::F32,
+            shape: shape.to_vec(),
+            strides: row_major(shape),
+            file: 0,
+            offset,
+        };
+        let tensors = vec![
+            tensor("c", 40, &[2, 3]),
+            tensor("a", 0, &[2, 5]),
+            tensor("none", 40, &[0]),
+            tensor("view", 40, &[6]),
+            tensor("b", 40, &[2, 3]),
+            tensor("row", 0, &[5]),
+            tensor("a again", 0, &[2, 5]),
+            tensor("c again", 40, &[2, 3]),
+        ];
+        let catalog = Catalog::new("m".into(), vec![("m".into(), 64)], tensors);
+        assert_eq!(catalog.ties(), [vec![0, 4, 7], vec![1, 6]]);
+    }
 
     #[test]
     fn a_place_in_a_view_has_its_index() {

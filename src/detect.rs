@@ -2,13 +2,18 @@
 //!
 //! Names are tried one of a kind at a time, so that a checkpoint of 100,000 tensors costs little more than one of 100.
 
+use std::ops::Range;
+
 use indexmap::IndexMap;
+use rustc_hash::FxBuildHasher;
 
 use crate::bind::{Allow, BindOptions, Bound, bind};
 use crate::catalog::Catalog;
 use crate::diag::{Diagnostic, Errors};
 use crate::fold::pattern;
 use crate::identity::Identity;
+use crate::mapping::key::Template;
+use crate::mapping::names::Names;
 use crate::mapping::{Layout, Mapping, Unmapped};
 
 /// How many names of one pattern are tried.
@@ -52,40 +57,165 @@ impl Candidate {
     pub fn fits(&self) -> bool {
         self.obstacle.is_none()
     }
+
+    /// Binds the checkpoint to the layout and notes what comes of it.
+    fn bind(
+        &mut self,
+        mapping: &Mapping,
+        layout: &Layout,
+        catalog: &Catalog,
+        options: &BindOptions,
+        recorded: Option<&Identity>,
+    ) {
+        match try_binding(mapping, layout, catalog, options, recorded) {
+            Ok(bound) => self.bound = Some(Box::new(bound)),
+            Err(Unbound::Open(sizes)) => self.open = sizes,
+            Err(Unbound::Obstacle(obstacle)) => self.obstacle = Some(obstacle),
+        }
+    }
 }
 
-/// Scores all layouts and returns those that match any name: what fits first, then by how much they explain.
-///
-/// Where a whole model fits, families of single modules, which fit parts of many models, are no longer candidates.
-/// `recorded` is what the checkpoint records of itself, unless the caller overrules it.
-pub fn detect(
-    mappings: &[Mapping],
-    catalog: &Catalog,
-    options: &BindOptions,
-    recorded: Option<&Identity>,
-) -> Vec<Candidate> {
-    let mut kinds: IndexMap<String, Vec<usize>> = IndexMap::new();
-    for (at, tensor) in catalog.tensors.iter().enumerate() {
-        kinds.entry(pattern(&tensor.key)).or_default().push(at);
+/// A checkpoint whose layout is asked for, with the names that are tried.
+#[derive(Debug)]
+pub struct Detection<'a> {
+    catalog: &'a Catalog,
+    /// Of each kind of name some, kind by kind.
+    names: Names<'a>,
+    /// Of each kind of name how many tensors have it, and which of the names that are tried.
+    kinds: Vec<(usize, Range<usize>)>,
+}
+
+impl<'a> Detection<'a> {
+    /// Sorts the names of a checkpoint by kind and picks those that are tried.
+    pub fn new(catalog: &'a Catalog) -> Detection<'a> {
+        let mut by_pattern: IndexMap<String, Vec<usize>, FxBuildHasher> = IndexMap::default();
+        for (at, tensor) in catalog.tensors.iter().enumerate() {
+            by_pattern.entry(pattern(&tensor.key)).or_default().push(at);
+        }
+        let (mut names, mut kinds) = (Vec::new(), Vec::new());
+        for tensors in by_pattern.values() {
+            let samples = tensors.iter().step_by(tensors.len().div_ceil(SAMPLES));
+            let first = names.len();
+            names.extend(samples.map(|&at| catalog.tensors[at].key.as_str()));
+            kinds.push((tensors.len(), first..names.len()));
+        }
+        Detection { catalog, names: Names::new(names), kinds }
     }
-    let mut candidates: Vec<Candidate> = Vec::new();
-    for mapping in mappings {
-        let mut of_family: Vec<Candidate> = mapping
-            .layouts
-            .values()
-            .filter_map(|layout| score(mapping, layout, &kinds, catalog, options, recorded))
-            .collect();
-        unite(&mut of_family);
-        candidates.append(&mut of_family);
+
+    /// Returns the names that are tried.
+    pub fn names(&self) -> &Names<'a> {
+        &self.names
     }
-    if candidates.iter().any(|candidate| candidate.fits() && candidate.whole) {
-        candidates.retain(|candidate| candidate.whole || candidate.recorded);
+
+    /// Scores the layouts that are `wanted` and returns those that match any name: what fits first, then by how much
+    /// they explain.
+    ///
+    /// Where a whole model fits, families of single modules, which fit parts of many models, are no longer candidates.
+    /// `recorded` is what the checkpoint records of itself, unless the caller overrules it.
+    pub fn candidates(
+        &self,
+        mappings: &[Mapping],
+        wanted: &dyn Fn(&Mapping, &Layout) -> bool,
+        options: &BindOptions,
+        recorded: Option<&Identity>,
+    ) -> Vec<Candidate> {
+        let scored = mappings.iter().flat_map(|mapping| {
+            let layouts = mapping.layouts.values().filter(|layout| wanted(mapping, layout));
+            layouts.filter_map(move |layout| {
+                Some((mapping, layout, self.score(mapping, layout, options, recorded)?))
+            })
+        });
+        let mut scored: Vec<(&Mapping, &Layout, Candidate)> = scored.collect();
+        let bind = |scored: &mut [(&Mapping, &Layout, Candidate)], whole: bool| {
+            for (mapping, layout, candidate) in scored {
+                if candidate.whole == whole && candidate.fits() {
+                    candidate.bind(mapping, layout, self.catalog, options, recorded);
+                }
+            }
+        };
+        bind(&mut scored, true);
+        if scored.iter().any(|(.., candidate)| candidate.fits() && candidate.whole) {
+            scored.retain(|(.., candidate)| candidate.whole || candidate.recorded);
+        }
+        bind(&mut scored, false);
+        let mut candidates: Vec<Candidate> = Vec::new();
+        for mapping in mappings {
+            let of_family = |scored: &mut (&Mapping, &Layout, Candidate)| std::ptr::eq(scored.0, mapping);
+            candidates.extend(unite(scored.extract_if(.., of_family).map(|(.., candidate)| candidate)));
+        }
+        prefer_named(&mut candidates, mappings, options);
+        candidates.sort_by_key(|candidate| {
+            (!candidate.recorded, !candidate.fits(), !candidate.whole, candidate.total - candidate.matched)
+        });
+        candidates
     }
-    prefer_named(&mut candidates, mappings, options);
-    candidates.sort_by_key(|candidate| {
-        (!candidate.recorded, !candidate.fits(), !candidate.whole, candidate.total - candidate.matched)
-    });
-    candidates
+
+    /// Tries the names on a layout; `None` where its rules match none.
+    fn score(
+        &self,
+        mapping: &Mapping,
+        layout: &Layout,
+        options: &BindOptions,
+        recorded: Option<&Identity>,
+    ) -> Option<Candidate> {
+        let in_set = layout.is_file_set();
+        let mut taken = vec![false; self.names.all().len()];
+        let mut take = |template: &Template| {
+            let mut found = false;
+            for &at in self.names.near(template, in_set) {
+                if !taken[at] {
+                    let (file, key) = layout.split_name(self.names.all()[at]);
+                    taken[at] = template.matches(file, key).is_some();
+                    found |= taken[at];
+                }
+            }
+            found
+        };
+        let (mut held, mut anchored) = (false, mapping.anchors.is_empty());
+        for rule in &layout.rules {
+            // A name that several rules match is the first one's.
+            if take(&rule.template) {
+                let params = rule.expr.params();
+                anchored |= mapping.anchors.iter().any(|anchor| params.contains(&anchor.as_str()));
+                held = true;
+            }
+        }
+        if !held {
+            return None;
+        }
+        for template in &layout.ignore {
+            take(template);
+        }
+        let matched = self.kinds.iter().map(|(count, samples)| {
+            let hits = taken[samples.clone()].iter().filter(|taken| **taken).count();
+            count * hits / samples.len().max(1)
+        });
+        let name = format!("{}/{}", mapping.family, layout.name);
+        let whole = mapping.unmapped == Unmapped::Error;
+        let guard = options.config.as_ref().and_then(|config| {
+            let broken = layout.when.iter().find(|condition| !condition.holds(config.get(&condition.key)))?;
+            Some(format!("{} says another `{}`", config.name, broken.key))
+        });
+        let stranger = taken.iter().position(|taken| !taken).filter(|_| whole);
+        let obstacle = match (guard, stranger) {
+            (Some(guard), _) => Some(guard),
+            (None, Some(at)) => Some(format!("no rule holds `{}`", self.names.all()[at])),
+            (None, None) => (!anchored).then(|| "no attention module has such names".to_owned()),
+        };
+        Some(Candidate {
+            family: mapping.family.clone(),
+            layout: layout.name.clone(),
+            matched: matched.sum(),
+            total: self.catalog.tensors.len(),
+            whole,
+            recorded: recorded.is_some_and(|identity| identity.layout == name),
+            told_by: told_by(layout),
+            obstacle,
+            same_as: Vec::new(),
+            bound: None,
+            open: Vec::new(),
+        })
+    }
 }
 
 /// Returns the one layout that a checkpoint has.
@@ -190,79 +320,6 @@ fn prefer_named(candidates: &mut [Candidate], mappings: &[Mapping], options: &Bi
     }
 }
 
-fn score(
-    mapping: &Mapping,
-    layout: &Layout,
-    kinds: &IndexMap<String, Vec<usize>>,
-    catalog: &Catalog,
-    options: &BindOptions,
-    recorded: Option<&Identity>,
-) -> Option<Candidate> {
-    let mut matched = 0;
-    let mut anchored = mapping.anchors.is_empty();
-    let mut held = 0;
-    let mut stranger = None;
-    for tensors in kinds.values() {
-        let step = tensors.len().div_ceil(SAMPLES);
-        let samples: Vec<usize> = tensors.iter().copied().step_by(step).collect();
-        let mut hits = 0;
-        for &tensor in &samples {
-            let name = catalog.tensors[tensor].key.as_str();
-            let (file, key) = layout.split_name(name);
-            let rule = layout.rules.iter().find(|rule| rule.template.matches(file, key).is_some());
-            if let Some(rule) = rule {
-                let params = rule.expr.params();
-                anchored |= mapping.anchors.iter().any(|anchor| params.contains(&anchor.as_str()));
-                hits += 1;
-                held += 1;
-            } else if layout.ignore.iter().any(|template| template.matches(file, key).is_some()) {
-                hits += 1;
-            } else {
-                stranger.get_or_insert(name);
-            }
-        }
-        matched += tensors.len() * hits / samples.len().max(1);
-    }
-    if held == 0 {
-        return None;
-    }
-    let name = format!("{}/{}", mapping.family, layout.name);
-    let mut candidate = Candidate {
-        family: mapping.family.clone(),
-        layout: layout.name.clone(),
-        matched,
-        total: catalog.tensors.len(),
-        whole: mapping.unmapped == Unmapped::Error,
-        recorded: recorded.is_some_and(|identity| identity.layout == name),
-        told_by: told_by(layout),
-        obstacle: None,
-        same_as: Vec::new(),
-        bound: None,
-        open: Vec::new(),
-    };
-    let guard = options.config.as_ref().and_then(|config| {
-        let broken = layout.when.iter().find(|condition| !condition.holds(config.get(&condition.key)))?;
-        Some(format!("{} says another `{}`", config.name, broken.key))
-    });
-    candidate.obstacle = match (guard, stranger) {
-        (Some(guard), _) => Some(guard),
-        (None, Some(stranger)) if candidate.whole => Some(format!("no rule holds `{stranger}`")),
-        (None, _) if !anchored => Some("no attention module has such names".to_owned()),
-        (None, _) => match try_binding(mapping, layout, catalog, options, recorded) {
-            Ok(bound) => {
-                candidate.bound = Some(Box::new(bound));
-                None
-            }
-            Err(Unbound::Open(sizes)) => {
-                candidate.open = sizes;
-                None
-            }
-            Err(Unbound::Obstacle(obstacle)) => Some(obstacle),
-        },
-    };
-    Some(candidate)
-}
-
 /// Why a checkpoint is not bound.
 enum Unbound {
     /// It contradicts the layout.
@@ -297,13 +354,12 @@ fn try_binding(
 }
 
 /// Makes one candidate of the fitting layouts of a family that hold the same in the same places.
-fn unite(candidates: &mut Vec<Candidate>) {
+fn unite(candidates: impl Iterator<Item = Candidate>) -> Vec<Candidate> {
     let mut kept: Vec<Candidate> = Vec::new();
-    for candidate in candidates.drain(..) {
+    for mut candidate in candidates {
         let twin = kept.iter_mut().find(|other| other.fits() && candidate.fits() && same(other, &candidate));
         match twin {
             Some(twin) if candidate.recorded && !twin.recorded => {
-                let mut candidate = candidate;
                 candidate.same_as = std::mem::take(&mut twin.same_as);
                 candidate.same_as.push(twin.layout.clone());
                 *twin = candidate;
@@ -312,7 +368,7 @@ fn unite(candidates: &mut Vec<Candidate>) {
             None => kept.push(candidate),
         }
     }
-    *candidates = kept;
+    kept
 }
 
 fn same(a: &Candidate, b: &Candidate) -> bool {

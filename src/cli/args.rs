@@ -188,7 +188,8 @@ pub(super) struct ConvertArgs {
     #[arg(long)]
     pub(super) dry_run: bool,
 
-    /// Write a report: JSON, or a short Markdown card where the name ends in .md. Example: --report report.json
+    /// Write a report, also of a run that fails: JSON, or a short Markdown card where the name ends in .md.
+    /// Example: --report report.json
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
 
@@ -215,7 +216,8 @@ pub(super) struct VerifyArgs {
     #[arg(long, value_name = "NAME")]
     pub(super) to_root: Option<String>,
 
-    /// Write a report: JSON, or a short Markdown card where the name ends in .md. Example: --report report.json
+    /// Write a report, also of a run that fails: JSON, or a short Markdown card where the name ends in .md.
+    /// Example: --report report.json
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
 

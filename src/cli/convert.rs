@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use indicatif::{BinaryBytes, HumanBytes};
 use qkvconv::convert::{Checked, Conversion, Done};
-use qkvconv::diag::{Diagnostic, Errors};
+use qkvconv::diag::{Collector, Diagnostic, Errors};
 use qkvconv::evidence::Evidence;
 use qkvconv::exec::Rounded;
 use qkvconv::exec::publish::{Destination, Kept, PublishOptions, io_error};
 use qkvconv::format::Format;
 use qkvconv::plan::explain;
-use qkvconv::report::{Outcome, card, report};
+use qkvconv::report::{Outcome, card, failed, failed_card, report};
 use qkvconv::verify::forward::Differences;
 use qkvconv::verify::readback::ReadBack;
 
@@ -30,13 +30,23 @@ const SHARD_SIZE: u64 = 5_000_000_000;
 pub(super) fn run(ui: &Ui, args: &ConvertArgs) -> Exit {
     // clap has made sure that all four are there.
     let (Some(source), Some(destination)) = (&args.source, &args.destination) else { return Exit::Usage };
-    match convert(ui, args, source, destination) {
-        Ok(()) => Exit::Done,
-        Err(errors) => ui.fail(&errors),
+    let done = convert(ui, args, source, destination);
+    end(ui, args.report.as_deref(), done)
+}
+
+/// Ends a run: with the verdict on what was checked, or with why it came to none, which is reported too.
+pub(super) fn end(ui: &Ui, report: Option<&Path>, done: Result<Verdict, Errors>) -> Exit {
+    match done {
+        Ok(Ok(())) => Exit::Done,
+        Ok(Err(differences)) => ui.fail(&differences),
+        Err(errors) => ui.fail(&report_failure(report, errors)),
     }
 }
 
-fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Result<(), Errors> {
+/// What the checks of a conversion that is reported have found.
+pub(super) type Verdict = Result<(), Errors>;
+
+fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Result<Verdict, Errors> {
     let start = Instant::now();
     let selection = select_layouts(ui, &args.layouts, source)?;
     let destination = Destination::resolve(destination);
@@ -90,14 +100,17 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
         let written = !done.files.is_empty();
         let outcome = Outcome { checked: done.checked.as_ref(), written, rounded: &done.stats.rounded };
         write_report(args.report.as_deref(), &conversion, outcome, start)?;
-        done.verdict()?;
+        let verdict = done.verdict();
+        if verdict.is_err() {
+            return Ok(verdict);
+        }
         say_kept(ui, &conversion, done.kept.as_ref());
         summarize(ui, &conversion, Some(&done));
         ui.say(&format!("wrote {} in {:.1?}", files_of(&done), start.elapsed()));
     }
     // The process ends here, and to give a plan of 200,000 tensors back piece by piece takes a while.
     std::mem::forget(conversion);
-    Ok(())
+    Ok(Ok(()))
 }
 
 fn files_of(done: &Done) -> String {
@@ -119,12 +132,33 @@ pub(super) fn write_report(
     start: Instant,
 ) -> Result<(), Errors> {
     let Some(path) = path else { return Ok(()) };
-    let text = if path.extension().is_some_and(|ending| ending == "md") {
-        card(conversion, outcome)
-    } else {
-        format!("{:#}\n", report(conversion, outcome, start.elapsed()))
+    let text = match is_card(path) {
+        true => card(conversion, outcome),
+        false => format!("{:#}\n", report(conversion, outcome, start.elapsed())),
     };
+    put_report(path, &text)
+}
+
+fn is_card(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "md")
+}
+
+fn put_report(path: &Path, text: &str) -> Result<(), Errors> {
     std::fs::write(path, text).map_err(|error| io_error(path, "write the report", &error).into())
+}
+
+/// Writes the errors of a run that came to no result as its report; returns them, and why that cannot be written.
+fn report_failure(path: Option<&Path>, errors: Errors) -> Errors {
+    let Some(path) = path else { return errors };
+    let text = match is_card(path) {
+        true => failed_card(&errors),
+        false => format!("{:#}\n", failed(&errors)),
+    };
+    let Err(more) = put_report(path, &text) else { return errors };
+    let mut all = Collector::default();
+    all.extend(errors);
+    all.extend(more.clone());
+    all.finish(()).err().unwrap_or(more)
 }
 
 /// Says what was checked.

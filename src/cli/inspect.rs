@@ -40,7 +40,7 @@ use qkvconv::format::Reader;
 use qkvconv::identity::Identity;
 use qkvconv::inspect::{Kind, Part, Picture, Seen, draw, kinds, runs};
 use qkvconv::mapping::forward::RotaryStyle;
-use qkvconv::mapping::select::all;
+use qkvconv::mapping::select::read_files;
 use qkvconv::mapping::{Layout, Mapping};
 use serde_json::{Value, json};
 
@@ -49,11 +49,17 @@ mod tensor;
 use super::Exit;
 use super::args::{MappingFiles, OpenArgs, axis_size};
 use super::progress::{Bar, catch_interrupts};
-use super::source::{config, open_options, read_mappings, recognise};
+use super::source::{Recognised, config, open_options, read_mappings, recognise};
 use super::ui::Ui;
 
 /// How many kinds of tensors that nothing explains are named.
 const STRANGERS: usize = 12;
+
+/// How many names of one kind of tensors, modules and groups of tied tensors are told; the JSON has all.
+const MOST_NAMED: usize = 12;
+
+/// How many kinds of tensors are told; the JSON has all.
+const MOST_KINDS: usize = 400;
 
 /// What to look at.
 #[derive(Debug, Args)]
@@ -149,21 +155,20 @@ struct Look<'a> {
 }
 
 fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
-    let mappings = all(&read_mappings(&args.files)?)?;
+    let own = read_files(&read_mappings(&args.files)?)?;
     let mut errors = qkvconv::diag::Collector::default();
     let config = config(args.config.as_deref(), &args.source, "config.json", &mut errors);
     errors.finish(())?;
     let options = BindOptions { axes: args.axes.clone(), config, ..BindOptions::default() };
-    let mut chosen = mappings.clone();
-    if let Some(wanted) = &args.from {
-        for Mapping { family, layouts, .. } in &mut chosen {
-            layouts.retain(|name, _| wanted == name || *wanted == format!("{family}/{name}"));
-        }
-    }
+    let wanted = |mapping: &Mapping, layout: &Layout| {
+        let named =
+            |name: &String| *name == layout.name || *name == format!("{}/{}", mapping.family, layout.name);
+        args.from.as_ref().is_none_or(named)
+    };
     let open = open_options(&args.open, !args.allow.is_empty());
     let trust_layout = args.trust_layout;
     let looking = ConvertOptions { open, bind: options.clone(), trust_layout, ..ConvertOptions::default() };
-    let (reader, candidates) = recognise(&chosen, &args.source, &looking)?;
+    let Recognised { reader, mappings, candidates } = recognise(&own, &wanted, &args.source, &looking)?;
     let catalog = reader.catalog();
     let recorded = Identity::read(&catalog.metadata).filter(|_| !trust_layout);
     let recorded = recorded.map(|identity| identity.sizes.into_iter().collect()).unwrap_or_default();
@@ -262,7 +267,7 @@ impl Look<'_> {
         }
         lines.extend(self.layout_lines());
         if let Some(modules) = self.modules() {
-            lines.push(format!("modules: {}", modules.join(", ")));
+            lines.push(format!("modules: {}", some_of(&modules)));
         }
         if let Some(bound) = self.bound() {
             lines.push("sizes".to_owned());
@@ -283,8 +288,10 @@ impl Look<'_> {
                 lines.push(format!("  … and {} more kinds", strangers.len() - STRANGERS));
             }
         }
-        for group in self.ties() {
-            lines.push(format!("tied: {}", group.join(" = ")));
+        let ties = self.ties();
+        lines.extend(ties.iter().take(MOST_NAMED).map(|group| format!("tied: {}", group.join(" = "))));
+        if ties.len() > MOST_NAMED {
+            lines.push(format!("tied: … and {} more groups; --json names all", ties.len() - MOST_NAMED));
         }
         lines
     }
@@ -329,14 +336,17 @@ impl Look<'_> {
         if !kinds.is_empty() {
             lines.push("tensors".to_owned());
         }
-        for kind in &kinds {
-            lines.push(format!("  {}  {} {:?}", kind.names.join(", "), kind.dtype, kind.shape));
+        for kind in kinds.iter().take(MOST_KINDS) {
+            lines.push(format!("  {}  {} {:?}", some_of(&kind.names), kind.dtype, kind.shape));
             lines.extend(kind.words().into_iter().map(|line| format!("      {line}")));
             if pictures && kind.parts.iter().any(|part| part.head.is_some()) {
                 lines.extend(
                     self.drawing(kind.example, width, false).into_iter().map(|line| format!("      {line}")),
                 );
             }
+        }
+        if kinds.len() > MOST_KINDS {
+            lines.push(format!("  … and {} more kinds; --json tells all", kinds.len() - MOST_KINDS));
         }
         lines
     }
@@ -396,6 +406,14 @@ impl Look<'_> {
         ui.result("evidence");
         found.lines().iter().for_each(|line| ui.result(&format!("  {line}")));
         Ok(())
+    }
+}
+
+/// Lists names, of very many the first.
+fn some_of(names: &[String]) -> String {
+    match names.len().checked_sub(MOST_NAMED) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{}, … and {more} more; --json names all", names[..MOST_NAMED].join(", ")),
     }
 }
 

@@ -3,6 +3,7 @@
 mod args;
 mod convert;
 mod diff;
+mod faults;
 mod inspect;
 mod mapping;
 mod progress;
@@ -97,7 +98,8 @@ pub(crate) fn run() -> ExitCode {
         Some(Command::Diff(args)) => args.quiet,
         _ => cli.convert.quiet,
     };
-    let ui = Ui::new(quiet);
+    let has_report = matches!(cli.command, None | Some(Command::Verify(_)));
+    let ui = Ui::new(quiet, has_report);
     let exit = match &cli.command {
         Some(Command::Mapping(command)) => mapping::run(&ui, command),
         Some(Command::Verify(args)) => verify::run(&ui, args),

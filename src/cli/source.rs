@@ -6,14 +6,14 @@ use std::sync::Arc;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use qkvconv::bind::{BindOptions, Config};
 use qkvconv::convert::ConvertOptions;
-use qkvconv::detect::{Candidate, detect, only};
+use qkvconv::detect::{Candidate, Detection, only};
 use qkvconv::diag::{Collector, Diagnostic, Errors};
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::io_error;
 use qkvconv::format::{OpenOptions, Reader, files_of, open, open_set};
 use qkvconv::identity::Identity;
-use qkvconv::mapping::Mapping;
-use qkvconv::mapping::select::{Selection, all, select};
+use qkvconv::mapping::select::{Selection, read_files, select, with_those_for};
+use qkvconv::mapping::{Layout, Mapping};
 use qkvconv::span::Source;
 
 use super::args::{Allowed, LayoutArgs, MappingFiles, OpenArgs};
@@ -30,15 +30,14 @@ pub(super) fn select_layouts(ui: &Ui, args: &LayoutArgs, source: &Path) -> Resul
     if from != AUTO {
         return select(from, to, &files);
     }
-    let mut mappings = all(&files)?;
     // The target says at least which families can be meant.
-    mappings.retain(|mapping| match to.split_once('/') {
+    let wanted = |mapping: &Mapping, _: &Layout| match to.split_once('/') {
         Some((family, _)) => mapping.family == family,
         None => mapping.layouts.contains_key(to),
-    });
+    };
     let options = resolve(args, source, "config.json")?;
-    let (reader, candidates) = recognise(&mappings, source, &options)?;
-    let found = only(&candidates, reader.catalog())?.name();
+    let found = recognise(&read_files(&files)?, &wanted, source, &options)?;
+    let found = only(&found.candidates, found.reader.catalog())?.name();
     ui.say(&format!("--from auto: {found}"));
     let to = match to.split_once('/') {
         Some(_) => to.to_owned(),
@@ -47,29 +46,41 @@ pub(super) fn select_layouts(ui: &Ui, args: &LayoutArgs, source: &Path) -> Resul
     select(&found, &to, &files)
 }
 
-/// Opens a checkpoint and scores all layouts; a folder that none explains is tried as a set of files whose names count.
+/// A checkpoint, and what it may be.
+pub(super) struct Recognised {
+    pub(super) reader: Box<dyn Reader>,
+    /// The families of which a layout holds any of its names.
+    pub(super) mappings: Vec<Mapping>,
+    pub(super) candidates: Vec<Candidate>,
+}
+
+/// Opens a checkpoint and scores all layouts that are `wanted`; a folder that none explains is tried as a set of files
+/// whose names count. `mappings` are those of the user's files.
 pub(super) fn recognise(
     mappings: &[Mapping],
+    wanted: &dyn Fn(&Mapping, &Layout) -> bool,
     source: &Path,
     options: &ConvertOptions,
-) -> Result<(Box<dyn Reader>, Vec<Candidate>), Errors> {
-    let look = |reader: Box<dyn Reader>| -> Result<(Box<dyn Reader>, Vec<Candidate>), Errors> {
+) -> Result<Recognised, Errors> {
+    let look = |reader: Box<dyn Reader>| -> Result<Recognised, Errors> {
         let catalog = reader.catalog();
         let recorded = Identity::read(&catalog.metadata).filter(|_| !options.trust_layout);
         if let Some(identity) = &recorded {
             let agrees = identity.check_axes(&options.bind.axes);
             agrees.map_err(|errors| errors.in_file("identity/", source))?;
         }
-        let candidates = detect(mappings, catalog, &options.bind, recorded.as_ref());
-        Ok((reader, candidates))
+        let detection = Detection::new(catalog);
+        let mappings = with_those_for(mappings.to_vec(), detection.names());
+        let candidates = detection.candidates(&mappings, wanted, &options.bind, recorded.as_ref());
+        Ok(Recognised { reader, mappings, candidates })
     };
-    let fits = |(_, candidates): &(_, Vec<Candidate>)| candidates.iter().any(Candidate::fits);
+    let fits = |found: &Recognised| found.candidates.iter().any(Candidate::fits);
     let opened = open(source, &options.open).and_then(look);
     if !source.is_dir() || opened.as_ref().is_ok_and(fits) {
         return opened;
     }
-    let files = files_of(source, &options.open).unwrap_or_default();
-    match open_set(source, &files, &options.open).and_then(look) {
+    let set = files_of(source, &options.open).unwrap_or_default();
+    match open_set(source, &set, &options.open).and_then(look) {
         Ok(set) if fits(&set) => Ok(set),
         _ => opened,
     }

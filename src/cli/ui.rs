@@ -7,9 +7,8 @@ use qkvconv::diag::{Diagnostic, Errors, Severity};
 use qkvconv::span::Span;
 
 use super::Exit;
+use super::faults::{Rest, grouped, is_shortened};
 
-/// The most tensors, folded, that one diagnostic lists.
-const MOST_TENSORS: usize = 12;
 /// A tensor's name longer than this is shortened in messages.
 const LONGEST_NAME: usize = 160;
 /// A line of a mapping file longer than this is cut around the place that is meant, in characters.
@@ -18,13 +17,15 @@ const LONGEST_LINE: usize = 120;
 /// The terminal.
 pub(crate) struct Ui {
     quiet: bool,
+    /// Whether the command has `--report`, which tells everything.
+    has_report: bool,
     renderer: Renderer,
 }
 
 impl Ui {
-    pub(crate) fn new(quiet: bool) -> Ui {
+    pub(crate) fn new(quiet: bool, has_report: bool) -> Ui {
         let colour = takes_colour(&io::stderr());
-        Ui { quiet, renderer: if colour { Renderer::styled() } else { Renderer::plain() } }
+        Ui { quiet, has_report, renderer: if colour { Renderer::styled() } else { Renderer::plain() } }
     }
 
     /// Returns whether progress may be drawn.
@@ -55,30 +56,47 @@ impl Ui {
         }
     }
 
-    /// Writes all diagnostics of a failure.
+    /// Writes all diagnostics of a failure; many of one kind are told in short.
     pub(crate) fn fail(&self, errors: &Errors) -> Exit {
-        for diagnostic in errors.diagnostics() {
-            self.diagnostic(diagnostic);
-        }
+        self.diagnostics(errors.diagnostics());
         let count =
             errors.diagnostics().iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count();
         let counted = if count == 1 { "1 error".to_owned() } else { format!("{count} errors") };
         let exit = exit_of(errors);
         let end =
             if exit == Exit::Differs { "the two checkpoints do not agree" } else { "nothing was written" };
-        let _ = writeln!(io::stderr().lock(), "qkvconv: {counted}; {end}");
+        let more = match self.has_report && is_shortened(errors.diagnostics()) {
+            true => "; --report FILE tells each with all its tensors",
+            false => "",
+        };
+        let _ = writeln!(io::stderr().lock(), "qkvconv: {counted}; {end}{more}");
         exit
     }
 
     /// Writes warnings, unless quiet.
     pub(crate) fn warn(&self, warnings: &[Diagnostic]) {
         if !self.quiet {
-            warnings.iter().for_each(|warning| self.diagnostic(warning));
+            self.diagnostics(warnings);
         }
     }
 
-    fn diagnostic(&self, diagnostic: &Diagnostic) {
-        let text = self.renderer.render(&[group(diagnostic)]);
+    fn diagnostics(&self, diagnostics: &[Diagnostic]) {
+        let (faults, rest) = grouped(diagnostics);
+        for fault in &faults {
+            self.draw(fault.first, &fault.tensors, &fault.also);
+        }
+        for Rest { code, title, also } in rest {
+            let severity = diagnostics.iter().find(|one| one.code == code).map(|one| one.severity);
+            let rest = match severity {
+                Some(Severity::Warning) => Diagnostic::warning(code, title),
+                _ => Diagnostic::error(code, title),
+            };
+            self.draw(&rest, &[], &also);
+        }
+    }
+
+    fn draw(&self, diagnostic: &Diagnostic, tensors: &[String], also: &[String]) {
+        let text = self.renderer.render(&[group(diagnostic, tensors, also)]);
         let has_excerpt = diagnostic.rule.is_some() || !diagnostic.related.is_empty();
         let _ = writeln!(io::stderr().lock(), "{}\n", tidied(&text, has_excerpt));
     }
@@ -117,7 +135,7 @@ fn exit_of(errors: &Errors) -> Exit {
     }
 }
 
-fn group(diagnostic: &Diagnostic) -> Group<'_> {
+fn group<'d>(diagnostic: &'d Diagnostic, tensors: &[String], also: &[String]) -> Group<'d> {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
@@ -131,12 +149,8 @@ fn group(diagnostic: &Diagnostic) -> Group<'_> {
     if let Some(path) = &diagnostic.file {
         note("file", path.display().to_string());
     }
-    let tensors = diagnostic.folded_tensors();
-    for key in tensors.iter().take(MOST_TENSORS) {
-        note("tensor", shortened(key));
-    }
-    if tensors.len() > MOST_TENSORS {
-        note("tensor", format!("… and {} more", tensors.len() - MOST_TENSORS));
+    for name in tensors {
+        note("tensor", name.clone());
     }
     for (name, text) in
         [("expected", &diagnostic.expected), ("found", &diagnostic.found), ("help", &diagnostic.help)]
@@ -144,6 +158,9 @@ fn group(diagnostic: &Diagnostic) -> Group<'_> {
         if let Some(text) = text {
             note(name, text.clone());
         }
+    }
+    for line in also {
+        note("also", line.clone());
     }
     group
 }
@@ -216,7 +233,7 @@ impl Excerpt {
 }
 
 /// Makes a name of a hostile length or with control characters fit for a terminal.
-fn shortened(name: &str) -> String {
+pub(super) fn shortened(name: &str) -> String {
     let escaped: String = name
         .chars()
         .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })

@@ -11,7 +11,7 @@ use qkvconv::report::Outcome;
 
 use super::Exit;
 use super::args::VerifyArgs;
-use super::convert::{say_checked, write_report};
+use super::convert::{Verdict, end, say_checked, write_report};
 use super::progress::{Bar, catch_interrupts};
 use super::source::{limits, resolve, select_layouts};
 use super::ui::Ui;
@@ -19,13 +19,11 @@ use super::ui::Ui;
 /// Verifies.
 pub(super) fn run(ui: &Ui, args: &VerifyArgs) -> Exit {
     let (Some(source), Some(destination)) = (&args.source, &args.destination) else { return Exit::Usage };
-    match verify(ui, args, source, destination) {
-        Ok(()) => Exit::Done,
-        Err(errors) => ui.fail(&errors),
-    }
+    let done = verify(ui, args, source, destination);
+    end(ui, args.report.as_deref(), done)
 }
 
-fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Result<(), Errors> {
+fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Result<Verdict, Errors> {
     let start = Instant::now();
     let selection = select_layouts(ui, &args.layouts, source)?;
     let mut options = resolve(&args.layouts, source, selection.source().config_file())?;
@@ -50,7 +48,9 @@ fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Resu
     let checked = result?;
     let outcome = Outcome { checked: Some(&checked), ..Outcome::default() };
     write_report(args.report.as_deref(), &conversion, outcome, start)?;
-    checked.verdict()?;
-    say_checked(ui, &checked);
-    Ok(())
+    let verdict = checked.verdict();
+    if verdict.is_ok() {
+        say_checked(ui, &checked);
+    }
+    Ok(verdict)
 }

@@ -1,10 +1,20 @@
 //! The mapping files that are compiled into the library.
 
-use std::sync::{Arc, OnceLock};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::Mapping;
-use super::read::read;
-use crate::span::Source;
+use super::key::Template;
+use super::names::Names;
+use super::read::read_built_in;
+use crate::notation::Text;
+use crate::span::{Source, Span};
 
 macro_rules! files {
     ($($name:literal)*) => {
@@ -71,6 +81,9 @@ const FILES: &[(&str, &str)] = files! {
     "xlnet"
 };
 
+/// Files are read by as many threads at the most: all of them take a few hundredths of a second.
+const MOST_THREADS: usize = 4;
+
 /// Returns the names of the built-in families.
 pub fn names() -> impl Iterator<Item = &'static str> + Clone {
     FILES.iter().map(|(name, _)| *name)
@@ -92,21 +105,111 @@ static READ: [OnceLock<Mapping>; FILES.len()] = [const { OnceLock::new() }; FILE
 pub fn family(name: &str) -> Option<Mapping> {
     let at = FILES.iter().position(|(file, _)| *file == name)?;
     let source = source(name)?;
-    let mapping = READ[at].get_or_init(|| match read(&source) {
+    let mapping = READ[at].get_or_init(|| match read_built_in(&source) {
         Ok(mapping) => mapping,
         Err(errors) => panic!("the built-in {name} is wrong: {errors}"),
     });
     Some(mapping.clone())
 }
 
+/// Returns the built-in families that are wanted, in order. They are read by several threads.
+pub(super) fn families(wanted: &(dyn Fn(&str) -> bool + Sync)) -> Vec<Mapping> {
+    let (next, read) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((name, _)) = FILES.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Some(mapping) = Some(*name).filter(|name| wanted(name)).and_then(family) {
+                        read.lock().unwrap_or_else(PoisonError::into_inner).push(mapping);
+                    }
+                }
+            });
+        }
+    });
+    let mut families: Vec<Mapping> = read.into_inner().unwrap_or_else(PoisonError::into_inner);
+    families.sort_by_key(|mapping| FILES.iter().position(|(name, _)| *name == mapping.family));
+    families
+}
+
+/// As much of a file as tells the names of its tensors.
+#[derive(Deserialize)]
+struct Skimmed<'a> {
+    #[serde(borrow)]
+    layouts: BTreeMap<Cow<'a, str>, SkimmedLayout<'a>>,
+}
+
+/// As much of a layout as tells the names of its tensors.
+#[derive(Deserialize)]
+struct SkimmedLayout<'a> {
+    #[serde(borrow, default)]
+    tensors: BTreeMap<Cow<'a, str>, IgnoredAny>,
+}
+
+/// Returns whether any layout of a built-in family may hold one of the names. The file is skimmed, not read: of most
+/// families a checkpoint has no name.
+pub(super) fn may_hold(name: &str, names: &Names<'_>) -> bool {
+    let Some((_, text)) = FILES.iter().find(|(file, _)| *file == name) else { return false };
+    // What cannot be skimmed is told by reading it.
+    let Ok(skimmed) = serde_json::from_str::<Skimmed<'_>>(text) else { return true };
+    let templates = skimmed.layouts.values().flat_map(|layout| layout.tensors.keys());
+    templates.into_iter().any(|template| matches_any(template, names))
+}
+
+/// Returns whether a template matches one of the names, whether or not they are `FILE::KEY`.
+fn matches_any(text: &str, names: &Names<'_>) -> bool {
+    let source = Arc::new(Source { name: String::new(), text: text.to_owned() });
+    let span = Span::new(&source, 0, text.len());
+    let Ok(template) = Template::parse(Text { text, span: &span, verbatim: true }) else { return true };
+    names.near(&template, true).iter().any(|&at| {
+        let name = names.all()[at];
+        let split = name.split_once("::");
+        template.matches("", name).is_some()
+            || split.is_some_and(|(file, key)| template.matches(file, key).is_some())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mapping::key::Captures;
 
     #[test]
     fn every_built_in_file_is_right() {
         for name in names() {
+            let source = source(name).expect("is there");
+            crate::mapping::read(&source).unwrap_or_else(|errors| panic!("{name}: {errors}"));
             assert_eq!(family(name).expect("is there").family, name);
         }
+    }
+
+    #[test]
+    fn a_family_is_skimmed_for_every_name_that_it_holds() {
+        let all = families(&|_| true);
+        assert!(all.iter().map(|mapping| mapping.family.as_str()).eq(names()));
+        for mapping in &all {
+            for layout in mapping.layouts.values() {
+                // What `like` takes over stands in another layout's text.
+                let captures = |template: &Template| {
+                    let mut paths: Vec<(String, Vec<String>)> =
+                        template.paths().map(|path| (path.to_owned(), vec!["m".into()])).collect();
+                    paths.sort();
+                    let mut indices: Vec<(String, u64)> =
+                        template.axes().map(|axis| (axis.to_owned(), 1)).collect();
+                    indices.sort();
+                    let counts = template.counts().map(|axis| (axis.to_owned(), 2)).collect();
+                    Captures { paths, indices, counts }
+                };
+                for rule in &layout.rules {
+                    let (file, key) = rule.template.print(&captures(&rule.template)).expect("prints");
+                    let name = file.map_or(key.clone(), |file| format!("{file}::{key}"));
+                    let held = may_hold(&mapping.family, &Names::new(vec!["no.such.name", &name]));
+                    assert!(held, "{} {name}", mapping.family);
+                }
+            }
+        }
+        let none = Names::new(vec!["no.such/name"]);
+        let holding: Vec<&str> = names().filter(|name| may_hold(name, &none)).collect();
+        assert_eq!(holding, [] as [&str; 0]);
     }
 }

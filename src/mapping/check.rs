@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
+use rustc_hash::FxHashMap;
 
 use super::read::{Unread, declared, unknown_param};
 use super::{Axis, Layout, Mapping, Rule, cover, exclude_each_other};
@@ -71,22 +72,20 @@ fn check_layout(mapping: &Mapping, layout: &Layout, errors: &mut Collector) {
             }
         }
     }
-    for (first, rule) in layout.rules.iter().enumerate() {
-        for other in &layout.rules[..first] {
-            if rule.template.file == other.template.file
-                && rule.template.key == other.template.key
-                && !exclude_each_other(&rule.when, &other.when)
-            {
-                errors.push(
-                    Diagnostic::error("mapping/duplicate", "two rules for the same names")
-                        .rule(&rule.expr.span)
-                        .related(&other.expr.span, "first here")
-                        .expected("one rule for a name, or several of which one at most can hold")
-                        .found(format!("`{}` twice", rule.template))
-                        .help("alternatives need a `when` each, of which only one can hold"),
-                );
-            }
+    let mut by_names: FxHashMap<_, Vec<&Rule>> = FxHashMap::default();
+    for rule in &layout.rules {
+        let before = by_names.entry((&rule.template.file, &rule.template.key)).or_default();
+        for other in before.iter().filter(|other| !exclude_each_other(&rule.when, &other.when)) {
+            errors.push(
+                Diagnostic::error("mapping/duplicate", "two rules for the same names")
+                    .rule(&rule.expr.span)
+                    .related(&other.expr.span, "first here")
+                    .expected("one rule for a name, or several of which one at most can hold")
+                    .found(format!("`{}` twice", rule.template))
+                    .help("alternatives need a `when` each, of which only one can hold"),
+            );
         }
+        before.push(rule);
     }
 }
 

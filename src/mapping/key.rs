@@ -20,7 +20,7 @@ pub struct Template {
 }
 
 /// A part of a template.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Piece {
     /// Text that stands as it is.
     Literal(String),

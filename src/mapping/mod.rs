@@ -13,6 +13,7 @@ pub mod forward;
 mod inherit;
 mod json;
 pub mod key;
+pub mod names;
 mod pattern;
 mod read;
 mod read_forward;

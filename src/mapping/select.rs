@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::names::Names;
 use super::{Layout, Mapping, builtin, read};
 use crate::diag::{Collector, Diagnostic, Errors, nearest};
 use crate::span::Source;
@@ -36,11 +37,14 @@ impl Selection {
 /// # Errors
 /// Returns what is wrong with any of the files.
 pub fn all(files: &[Arc<Source>]) -> Result<Vec<Mapping>, Errors> {
-    load(files, None)
+    Ok(with_built_in(read_files(files)?, |_| true))
 }
 
-/// Returns the mappings of the given files, and the built-in ones of that family, or of all where nothing has it.
-fn load(files: &[Arc<Source>], family: Option<&str>) -> Result<Vec<Mapping>, Errors> {
+/// Returns the mappings of the given files.
+///
+/// # Errors
+/// Returns what is wrong with any of the files.
+pub fn read_files(files: &[Arc<Source>]) -> Result<Vec<Mapping>, Errors> {
     let mut errors = Collector::default();
     let mut mappings: Vec<Mapping> = Vec::new();
     for file in files {
@@ -49,17 +53,20 @@ fn load(files: &[Arc<Source>], family: Option<&str>) -> Result<Vec<Mapping>, Err
             Err(other) => errors.extend(other),
         }
     }
-    let has_it = |family: &&str| {
-        builtin::names().any(|name| name == *family)
-            || mappings.iter().any(|mapping| mapping.family == *family)
-    };
-    let family = family.filter(has_it);
-    for name in builtin::names().filter(|name| family.is_none_or(|family| family == *name)) {
-        if !mappings.iter().any(|mapping| mapping.family == name) {
-            mappings.extend(builtin::family(name));
-        }
-    }
     errors.finish(mappings).map(|(mappings, _)| mappings)
+}
+
+/// Adds to the mappings of files the built-in ones that none of them extends and that have a layout for any of the names.
+pub fn with_those_for(mappings: Vec<Mapping>, names: &Names<'_>) -> Vec<Mapping> {
+    with_built_in(mappings, |family| builtin::may_hold(family, names))
+}
+
+/// Adds the built-in families that are wanted and that no mapping extends.
+fn with_built_in(mut mappings: Vec<Mapping>, wanted: impl Fn(&str) -> bool + Sync) -> Vec<Mapping> {
+    let is_new = |name: &str| !mappings.iter().any(|mapping| mapping.family == name);
+    let built_in = builtin::families(&|name| is_new(name) && wanted(name));
+    mappings.extend(built_in);
+    mappings
 }
 
 /// Selects the layouts of those names.
@@ -70,7 +77,13 @@ pub fn select(from: &str, to: &str, files: &[Arc<Source>]) -> Result<Selection, 
     // A family that both name need not be looked for in all the others.
     let families = [from, to].map(|name| name.split_once('/').map(|(family, _)| family));
     let family = families[0].filter(|_| families[0] == families[1]);
-    let mut mappings = load(files, family)?;
+    let mut mappings = read_files(files)?;
+    let has_it = |family: &&str| {
+        builtin::names().any(|name| name == *family)
+            || mappings.iter().any(|mapping| mapping.family == *family)
+    };
+    let family = family.filter(has_it);
+    mappings = with_built_in(mappings, |name| family.is_none_or(|family| family == name));
     let mut errors = Collector::default();
     let sources = find(&mappings, from, "--from", &mut errors);
     let targets = find(&mappings, to, "--to", &mut errors);

@@ -4,6 +4,19 @@ use std::fmt::Write;
 
 use super::Outcome;
 use crate::convert::Conversion;
+use crate::diag::Errors;
+
+/// Makes the card of a run that failed: its errors.
+pub fn failed_card(errors: &Errors) -> String {
+    let mut text = format!("## Not converted by qkvconv {}\n\n", env!("CARGO_PKG_VERSION"));
+    for error in errors.diagnostics() {
+        let _ = writeln!(text, "- {}: {}", error.code, error.message);
+        for tensor in error.folded_tensors() {
+            let _ = writeln!(text, "  - `{tensor}`");
+        }
+    }
+    text
+}
 
 /// Makes the card.
 pub fn card(conversion: &Conversion<'_>, outcome: Outcome<'_>) -> String {

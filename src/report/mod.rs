@@ -24,10 +24,13 @@
 //! | `rounded` | per tensor that a cast rounded: the largest error, and how many values became zero |
 //! | `files` | the output's files |
 //! | `time` | seconds, the one field that differs from run to run |
+//!
+//! The report of a run that fails before there is anything to tell of has `version`, `tool`, `written` (false) and
+//! `errors`: diagnostics, each with the names of all its tensors.
 
 mod card;
 
-pub use card::card;
+pub use card::{card, failed_card};
 
 use std::time::Duration;
 
@@ -35,7 +38,7 @@ use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
 use crate::convert::{Checked, Conversion};
-use crate::diag::{Diagnostic, Severity};
+use crate::diag::{Diagnostic, Errors, Severity};
 use crate::evidence::{Evidence, Question};
 use crate::exec::Rounded;
 use crate::plan::{Step, ValueOp};
@@ -105,7 +108,7 @@ pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration)
     unused.sort();
     json!({
         "version": VERSION,
-        "tool": { "name": "qkvconv", "version": env!("CARGO_PKG_VERSION") },
+        "tool": tool(),
         "mapping": { "family": mapping.family, "file": mapping.source.name, "hash": mapping.hash },
         "from": conversion.selection.source().name,
         "to": conversion.selection.target().name,
@@ -142,6 +145,25 @@ pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration)
         "files": conversion.layout.files.iter().map(|file| json!({ "name": file.name, "bytes": file.size })).collect::<Vec<_>>(),
         "time": { "seconds": time.as_secs_f64() },
     })
+}
+
+/// Makes the report of a run that failed.
+pub fn failed(errors: &Errors) -> Value {
+    let whole = |error: &Diagnostic| {
+        let mut value = diagnostic(error);
+        value["tensors"] = json!(error.tensors);
+        value
+    };
+    json!({
+        "version": VERSION,
+        "tool": tool(),
+        "written": false,
+        "errors": errors.diagnostics().iter().map(whole).collect::<Vec<_>>(),
+    })
+}
+
+fn tool() -> Value {
+    json!({ "name": "qkvconv", "version": env!("CARGO_PKG_VERSION") })
 }
 
 fn verification(checked: &Checked) -> Value {

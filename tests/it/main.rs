@@ -26,6 +26,7 @@ mod interrupt;
 mod kit;
 mod layout_pairs;
 mod library;
+mod many;
 mod notation;
 mod pairs;
 mod property;
