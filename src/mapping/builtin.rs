@@ -172,7 +172,7 @@ fn matches_any(text: &str, names: &Names<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mapping::key::Captures;
+    use crate::mapping::key::{Captures, Paths};
 
     #[test]
     fn every_built_in_file_is_right() {
@@ -191,13 +191,13 @@ mod tests {
             for layout in mapping.layouts.values() {
                 // What `like` takes over stands in another layout's text.
                 let captures = |template: &Template| {
-                    let mut paths: Vec<(String, Vec<String>)> =
-                        template.paths().map(|path| (path.to_owned(), vec!["m".into()])).collect();
+                    let mut paths: Paths =
+                        template.paths().map(|path| (path.into(), ["m".to_owned()].into())).collect();
                     paths.sort();
-                    let mut indices: Vec<(String, u64)> =
-                        template.axes().map(|axis| (axis.to_owned(), 1)).collect();
+                    let mut indices: Vec<(Arc<str>, u64)> =
+                        template.axes().map(|axis| (axis.into(), 1)).collect();
                     indices.sort();
-                    let counts = template.counts().map(|axis| (axis.to_owned(), 2)).collect();
+                    let counts = template.counts().map(|axis| (axis.into(), 2)).collect();
                     Captures { paths, indices, counts }
                 };
                 for rule in &layout.rules {
