@@ -59,9 +59,10 @@ pub(crate) fn write(path: &Path, dtype: &str, tensors: &[Tensor], weights: Weigh
     size
 }
 
-/// Returns the tensors of an encoder with thirds of q, k and v, as the layout `fused` of encoder.json has them.
-pub(crate) fn encoder(layers: u64) -> Vec<Tensor> {
-    let (e, f) = (1024, 4096);
+/// Returns the tensors of an encoder with thirds of q, k and v, as the layout `fused` of encoder.json has them; a layer of
+/// width 1024 has 50 MB as F32.
+pub(crate) fn encoder(layers: u64, width: u64) -> Vec<Tensor> {
+    let (e, f) = (width, 4 * width);
     let kinds: [(&str, Vec<u64>); 12] = [
         ("self_attn.in_proj_weight", vec![3 * e, e]),
         ("self_attn.in_proj_bias", vec![3 * e]),

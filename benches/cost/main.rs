@@ -26,18 +26,26 @@ struct Scale {
     layers: u64,
     /// How often everything is measured; the least counts.
     rounds: usize,
-    /// Bytes of the sparse checkpoints whose conversion's memory is measured.
-    memory: &'static [u64],
+    /// Bytes and width of the sparse checkpoints whose conversion's memory is measured.
+    memory: &'static [(u64, u64)],
+    /// Bytes of those that are nearly one tensor.
+    one_tensor: &'static [u64],
     /// Numbers of tensors.
     tensors: &'static [u64],
 }
 
-const SMALL: Scale =
-    Scale { layers: 4, rounds: 5, memory: &[1 << 28, 1 << 30], tensors: &[6_250, 12_500, 25_000, 50_000] };
+const SMALL: Scale = Scale {
+    layers: 4,
+    rounds: 3,
+    memory: &[(1 << 28, 1024), (1 << 30, 1024)],
+    one_tensor: &[1 << 28, 1 << 30],
+    tensors: &[6_250, 12_500, 25_000, 50_000],
+};
 const FULL: Scale = Scale {
     layers: 24,
     rounds: 7,
-    memory: &[1 << 30, 8 << 30, 20 << 30],
+    memory: &[(1 << 30, 1024), (20 << 30, 4096)],
+    one_tensor: &[1 << 30, 8 << 30],
     tensors: &[25_000, 50_000, 100_000, 200_000],
 };
 
@@ -158,8 +166,12 @@ fn jobs(bench: &Bench) {
     let mut source: Option<(&str, PathBuf, u64)> = None;
     for &(name, dtype, to, more, most) in JOBS {
         if source.as_ref().is_none_or(|(other, ..)| *other != dtype) {
-            let (path, size) =
-                bench.checkpoint("encoder.safetensors", dtype, &encoder(bench.scale.layers), Weights::Random);
+            let (path, size) = bench.checkpoint(
+                "encoder.safetensors",
+                dtype,
+                &encoder(bench.scale.layers, 1024),
+                Weights::Random,
+            );
             source = Some((dtype, path, size));
         }
         let Some((_, path, size)) = &source else { continue };
@@ -192,19 +204,24 @@ fn memory(bench: &Bench) {
     );
     println!("| checkpoint | conversion | time | anonymous memory |");
     println!("|---|---|--:|--:|");
-    for &bytes in bench.scale.memory {
-        let layers = bytes / (12 << 22);
-        let (path, size) = bench.checkpoint("holes.safetensors", "F32", &encoder(layers), Weights::Holes);
+    let print = |what: String, size: u64, to: &str, taken: Taken| {
+        let size = size as f64 / f64::from(1 << 30);
+        println!(
+            "| {size:.1} GiB, {what} | {to} | {} | {} MiB |",
+            seconds(taken.wall),
+            taken.anonymous >> 20
+        );
+    };
+    for &(bytes, width) in bench.scale.memory {
+        let layers = bytes / (48 * width * width);
+        let (path, size) =
+            bench.checkpoint("holes.safetensors", "F32", &encoder(layers, width), Weights::Holes);
         for to in ["per-head", "tf"] {
-            let taken = bench.encode(to, &path, &[]);
-            println!(
-                "| {:.1} GiB, {layers} layers | {to} | {} | {} MiB |",
-                size as f64 / f64::from(1 << 30),
-                seconds(taken.wall),
-                taken.anonymous >> 20
-            );
+            print(format!("{layers} layers of width {width}"), size, to, bench.encode(to, &path, &[]));
         }
-        let mut one = encoder(1);
+    }
+    for &bytes in bench.scale.one_tensor {
+        let mut one = encoder(1, 1024);
         // All else is small; this is a large vocabulary's, or a stack of experts.
         let rows = bytes / 4096;
         for (name, shape) in &mut one {
@@ -220,12 +237,7 @@ fn memory(bench: &Bench) {
         let (path, size) = bench.checkpoint("holes.safetensors", "F32", &one, Weights::Holes);
         for to in ["separate", "tf"] {
             let taken = bench.encode(to, &path, &["--allow", "missing"]);
-            println!(
-                "| {:.1} GiB, nearly all in one tensor | {to} | {} | {} MiB |",
-                size as f64 / f64::from(1 << 30),
-                seconds(taken.wall),
-                taken.anonymous >> 20
-            );
+            print("nearly all in one tensor".to_owned(), size, to, taken);
         }
     }
 }
@@ -236,7 +248,8 @@ fn bytes(bench: &Bench) {
     println!("|--:|--:|--:|--:|");
     for part in [4, 2, 1] {
         let layers = bench.scale.layers / part;
-        let (path, _) = bench.checkpoint("encoder.safetensors", "F32", &encoder(layers), Weights::Random);
+        let (path, _) =
+            bench.checkpoint("encoder.safetensors", "F32", &encoder(layers, 1024), Weights::Random);
         let [copied, _, taken] = bench.beside_copies(&path, || bench.encode("per-head", &path, NONE));
         let verified = bench.least(|| bench.encode("per-head", &path, &[]));
         println!(
@@ -251,7 +264,7 @@ fn bytes(bench: &Bench) {
 fn tensors(bench: &Bench) {
     println!("\n## Growth in tensors, least of {} turns\n", bench.scale.rounds);
     let counts = bench.scale.tensors.iter();
-    println!("| what |{} |", counts.clone().map(|count| format!(" {count} |")).collect::<String>());
+    println!("| what |{}", counts.clone().map(|count| format!(" {count} |")).collect::<String>());
     println!("|---|{}", "--:|".repeat(counts.len()));
     let cases: &[(&str, Make, &str, &str)] = &[
         ("experts, one matrix each, to other names", experts, "mixtral/hf-v4", "mixtral/consolidated"),
@@ -362,7 +375,7 @@ fn commands(bench: &Bench) {
     print("`mapping list`", "", &["mapping", "list"], 0);
     print("`mapping show`", "bert/hf", &["mapping", "show", "bert/hf"], 0);
     let (path, size) =
-        bench.checkpoint("encoder.safetensors", "F32", &encoder(bench.scale.layers), Weights::Random);
+        bench.checkpoint("encoder.safetensors", "F32", &encoder(bench.scale.layers, 1024), Weights::Random);
     let (text, of) = (path.to_string_lossy(), format!("the encoder, {} MB", size / 1_000_000));
     print("`inspect`", &of, &["inspect", &text], 0);
     print("`inspect --evidence`", &of, &["inspect", "--evidence", "--mapping", ENCODER, &text], 0);

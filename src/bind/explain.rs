@@ -149,7 +149,7 @@ pub(super) fn missing(
 
 /// Facts about sizes that do not fit together.
 pub(super) fn contradictions(binding: &Binding<'_>, unknowns: &Unknowns<'_>, errors: &mut Collector) {
-    let mut fits = trace::Fits::default();
+    let mut found = trace::Found::default();
     for contradiction in &unknowns.solver.contradictions {
         match contradiction {
             Contradiction::Values { var, first, second } => {
@@ -166,7 +166,7 @@ pub(super) fn contradictions(binding: &Binding<'_>, unknowns: &Unknowns<'_>, err
             }
             Contradiction::Equation { origin, polynomial, number } => {
                 let equation = trace::Equation { origin: *origin, polynomial, number: *number };
-                errors.push(trace::unsolved(binding, unknowns, &equation, &mut fits));
+                errors.push(trace::unsolved(binding, unknowns, &equation, &mut found));
             }
         }
     }

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::Binding;
 use super::explain::{list, origin_in_any_module, shape};
-use super::pair::Side;
+use super::pair::{AxisId, Side};
 use super::sizes::{self, Contradiction, Monomial, Origin, Polynomial, Side as Equal, Solver, Var};
 use super::unknowns::{Fact, Unknowns};
 use crate::diag::Diagnostic;
@@ -21,15 +21,21 @@ pub(super) struct Equation<'a> {
     pub(super) number: u64,
 }
 
-/// What would fit, by the equation in words: the same in all layers, and dear to find.
-pub(super) type Fits = FxHashMap<String, Vec<String>>;
+/// What is the same in all layers, and dear to find.
+#[derive(Default)]
+pub(super) struct Found {
+    /// What would fit, by the equation in words.
+    fits: FxHashMap<String, Vec<String>>,
+    /// An axis's unknown that has this size, in words.
+    sized: FxHashMap<(AxisId, u64), Option<String>>,
+}
 
 /// Says what keeps an equation from holding, and what would fit.
 pub(super) fn unsolved(
     binding: &Binding<'_>,
     unknowns: &Unknowns<'_>,
     equation: &Equation<'_>,
-    fits: &mut Fits,
+    found: &mut Found,
 ) -> Diagnostic {
     let Equation { origin, polynomial, number } = *equation;
     let trace = Trace { binding, unknowns, written: written(binding, &unknowns.facts[origin as usize]) };
@@ -40,7 +46,8 @@ pub(super) fn unsolved(
         Fact::Definition { axis } => binding.pair.name(*axis).to_owned(),
         _ => origin.to_string(),
     };
-    let fits = fits
+    let fits = found
+        .fits
         .entry(format!("{place}: {number} {}", known.join(", ")))
         .or_insert_with(|| trace.all_fitting(&vars, polynomial, number));
     let fitting = (!fits.is_empty()).then(|| format!("what would fit: {}", fits.join("; or ")));
@@ -79,11 +86,13 @@ pub(super) fn unsolved(
         Fact::Definition { axis } => {
             let name = binding.pair.name(*axis);
             let declared = binding.pair.mapping.axes.get(name).map(|axis| &axis.span);
-            let own = (0..unknowns.axes.len() as u32).map(Var);
-            let own = own.filter(|var| unknowns.axes[var.0 as usize].0 == *axis);
-            let own = own
-                .filter(|&var| unknowns.solver.value(var) == Some(number))
-                .find_map(|var| trace.known(var));
+            let find = || {
+                let all = (0..unknowns.axes.len() as u32).map(Var);
+                let mine = all.filter(|var| unknowns.axes[var.0 as usize].0 == *axis);
+                let mut sized = mine.filter(|&var| unknowns.solver.value(var) == Some(number));
+                sized.find_map(|var| trace.known(var))
+            };
+            let own = found.sized.entry((*axis, number)).or_insert_with(find).clone();
             let message = format!("`{name}` = {number} does not fit its definition: {why}");
             let mut error = Diagnostic::error("bind/indivisible", message)
                 .file(&binding.catalog.path)
