@@ -149,7 +149,7 @@ pub(super) fn missing(
 
 /// Facts about sizes that do not fit together.
 pub(super) fn contradictions(binding: &Binding<'_>, unknowns: &Unknowns<'_>, errors: &mut Collector) {
-    let mut found = trace::Found::default();
+    let mut found = trace::Found::new(unknowns);
     for contradiction in &unknowns.solver.contradictions {
         match contradiction {
             Contradiction::Values { var, first, second } => {

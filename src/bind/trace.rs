@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Binding;
 use super::explain::{list, origin_in_any_module, shape};
@@ -22,12 +22,30 @@ pub(super) struct Equation<'a> {
 }
 
 /// What is the same in all layers, and dear to find.
-#[derive(Default)]
 pub(super) struct Found {
+    /// The dimensions of tensors that do not fit.
+    unfit: FxHashSet<(usize, usize)>,
     /// What would fit, by the equation in words.
     fits: FxHashMap<String, Vec<String>>,
     /// An axis's unknown that has this size, in words.
     sized: FxHashMap<(AxisId, u64), Option<String>>,
+}
+
+impl Found {
+    pub(super) fn new(unknowns: &Unknowns<'_>) -> Found {
+        let unfit = |contradiction: &Contradiction| {
+            let Contradiction::Equation { origin, .. } = contradiction else { return None };
+            match unknowns.facts[*origin as usize] {
+                Fact::Shape { tensor, dim, .. } => Some((tensor, dim)),
+                _ => None,
+            }
+        };
+        Found {
+            unfit: unknowns.solver.contradictions.iter().filter_map(unfit).collect(),
+            fits: FxHashMap::default(),
+            sized: FxHashMap::default(),
+        }
+    }
 }
 
 /// Says what keeps an equation from holding, and what would fit.
@@ -72,7 +90,7 @@ pub(super) fn unsolved(
                 if format!("{expr}") == sum { format!("`{expr}`") } else { format!("`{expr}` = {sum}") };
             let likely = trace
                 .blocks_left_out(expr, polynomial, number)
-                .or_else(|| trace.transposed(polynomial, *tensor, *dim))
+                .or_else(|| trace.transposed(polynomial, *tensor, *dim, &found.unfit))
                 .or_else(|| trace.padded(rule, *dim, polynomial, number));
             let help = [likely, fitting].into_iter().flatten().collect::<Vec<_>>().join("; ");
             Diagnostic::error("bind/indivisible", format!("{number} does not fit `{expr}`: {why}"))
@@ -270,16 +288,15 @@ impl Trace<'_, '_> {
     }
 
     /// Of an axis whose size another axis of the tensor could have, which does not fit either: it may be transposed.
-    fn transposed(&self, polynomial: &Polynomial, tensor: usize, dim: usize) -> Option<String> {
+    fn transposed(
+        &self,
+        polynomial: &Polynomial,
+        tensor: usize,
+        dim: usize,
+        unfit: &FxHashSet<(usize, usize)>,
+    ) -> Option<String> {
         let shape = &self.binding.catalog.tensors[tensor].shape;
         let solver = &self.unknowns.solver;
-        let fails = |other: usize| {
-            solver.contradictions.iter().any(|contradiction| {
-                let Contradiction::Equation { origin, .. } = contradiction else { return false };
-                let fact = &self.unknowns.facts[*origin as usize];
-                matches!(fact, Fact::Shape { tensor: same, dim, .. } if *same == tensor && *dim == other)
-            })
-        };
         let fits = |size: u64| match (solver.sum(polynomial), &polynomial[..]) {
             (Some(wanted), _) => size == wanted,
             // A head size that is open: any number of rows that divides into the heads.
@@ -290,7 +307,9 @@ impl Trace<'_, '_> {
         };
         let is_open = solver.sum(polynomial).is_none();
         let other = (0..shape.len()).find(|&other| {
-            other != dim && shape.get(other).is_some_and(|&size| fits(size)) && (is_open || fails(other))
+            other != dim
+                && shape.get(other).is_some_and(|&size| fits(size))
+                && (is_open || unfit.contains(&(tensor, other)))
         })?;
         let size = shape.get(other)?;
         Some(format!(
