@@ -12,11 +12,12 @@ use super::sizes::{Solver, Var};
 use super::unknowns::{Scopes, Unknowns};
 use super::{AxisSizes, Indices};
 
-/// A tensor's shape and its blocks.
+/// A tensor's shape, its blocks, and the sizes of each of its rule's parameters for a second reading of the expressions.
 #[derive(Clone, Debug)]
 pub(crate) struct Lowered {
     pub(crate) shape: Vec<u64>,
     pub(crate) blocks: Arc<[Block]>,
+    pub(crate) sizes: Vec<(ParamId, Arc<AxisSizes>)>,
 }
 
 /// A class of scopes, by number.
@@ -70,20 +71,6 @@ impl Classes {
         }
     }
 
-    /// Returns the sizes of each parameter's instance, for a second reading of the expressions.
-    pub(crate) fn sizes(
-        &mut self,
-        unknowns: &Unknowns<'_>,
-        params: &[ParamId],
-        scopes: &[Scopes],
-    ) -> Vec<(ParamId, Arc<AxisSizes>)> {
-        let mut of = |scopes| {
-            let class = self.class(unknowns, scopes);
-            Arc::clone(&self.sizes[class as usize])
-        };
-        params.iter().zip(scopes).map(|(&param, &scopes)| (param, of(scopes))).collect()
-    }
-
     /// Lowers a tensor, as [`lower`] does. Strides other than those of the shape are of one tensor alone.
     pub(crate) fn lower(
         &mut self,
@@ -91,21 +78,25 @@ impl Classes {
         instance: &Instance<'_>,
         strides: Option<&[u64]>,
     ) -> Result<Lowered, LowerError> {
+        let pair = unknowns.pair;
+        let rule = &pair.rules(instance.side)[instance.rule];
+        let classes: Vec<Class> =
+            instance.scopes.iter().map(|&scopes| self.class(unknowns, scopes)).collect();
+        let sizes = |class: Class| Arc::clone(&self.sizes[class as usize]);
+        let sizes = || rule.params.iter().copied().zip(classes.iter().map(|&class| sizes(class))).collect();
         let made = |unknowns: &mut Unknowns<'_>| {
             let (shape, blocks) = lower(unknowns, instance, strides)?;
-            Ok(Lowered { shape, blocks: blocks.into() })
+            Ok(Lowered { shape, blocks: blocks.into(), sizes: sizes() })
         };
         if strides.is_some() {
             return made(unknowns);
         }
-        let pair = unknowns.pair;
-        let rule = &pair.rules(instance.side)[instance.rule];
         let tells =
             |axis: &AxisId| rule.params.iter().all(|&param| pair.params[param].instance_axes.contains(axis));
         let key = Key {
             is_source: instance.side == Side::Source,
             rule: instance.rule,
-            classes: instance.scopes.iter().map(|&scopes| self.class(unknowns, scopes)).collect(),
+            classes: classes.clone(),
             inside: instance.indices.iter().copied().filter(|(axis, _)| !tells(axis)).collect(),
         };
         Ok(match self.lowered.entry(key) {

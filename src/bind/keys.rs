@@ -111,14 +111,8 @@ pub(crate) fn sort_out(
         for (path, segments) in &uncaptured[rule] {
             captures.bind_path(path, segments);
         }
-        let module = match modules.get(&captures.paths) {
-            Some(&module) => module,
-            None => {
-                let next = modules.len() as u32;
-                modules.insert(captures.paths.clone(), next);
-                next
-            }
-        };
+        let next = modules.len() as u32;
+        let module = *modules.entry(captures.paths.clone()).or_insert(next);
         keys.matched.push(Matched { tensor, rule, module, captures });
     }
     drop_unanchored(mapping, layout, modules.len(), &mut keys, &mut unmatched, &names);
@@ -151,9 +145,6 @@ fn uncaptured(pair: &Pair<'_>, rule: usize) -> Paths {
 
 /// Of tied tensors that pass through, only the first is kept: the file says that they are one.
 fn drop_tied(catalog: &Catalog, keys: &mut Keys) {
-    if keys.kept.len() < 2 {
-        return;
-    }
     let passing: FxHashSet<usize> = keys.kept.iter().map(|(tensor, _)| *tensor).collect();
     let mut gone: FxHashSet<usize> = FxHashSet::default();
     for mut group in catalog.ties() {

@@ -117,14 +117,6 @@ impl Solver {
     }
 
     pub(crate) fn equation(&mut self, equation: Equation) {
-        // A dimension that is one axis tells its size at once.
-        if let ([Monomial { factor: 1, vars }], &Side::Number(number)) =
-            (&equation.polynomial[..], &equation.side)
-            && let [var] = vars[..]
-            && self.value(var).is_none_or(|value| value == number)
-        {
-            return self.set(var, number, equation.origin);
-        }
         if self.seen.insert((equation.polynomial.clone(), equation.side.clone())) {
             self.equations.push(equation);
         }

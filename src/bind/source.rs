@@ -6,7 +6,6 @@ use smallvec::SmallVec;
 
 use super::options::Allow;
 use super::pair::{AxisId, ParamId, Side};
-use super::sizes::{Equation, Side as Equal};
 use super::unknowns::{Fact, Unknowns};
 use super::{Binding, Held, Indices, OrderedMap, explain};
 use crate::diag::{Collector, Diagnostic};
@@ -51,16 +50,8 @@ impl Binding<'_> {
                 scopes[prepared.params.iter().position(|&other| other == param).unwrap_or(0)]
             };
             for (dim, node) in prepared.dims.iter().enumerate() {
-                if unknowns.is_size(node, scopes[0], stored.shape[dim]) {
-                    continue;
-                }
-                let polynomial = unknowns.node(node, scopes[0], &of);
-                let origin = unknowns.fact(Fact::Shape { tensor, rule, dim });
-                unknowns.solver.equation(Equation {
-                    polynomial,
-                    side: Equal::Number(stored.shape[dim]),
-                    origin,
-                });
+                let fact = Fact::Shape { tensor, rule, dim };
+                unknowns.length(node, scopes[0], &of, (stored.shape[dim], fact));
             }
             self.held.push(Held { tensor, rule, module, indices, scopes, instances });
         }

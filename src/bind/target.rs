@@ -240,13 +240,12 @@ impl Binding<'_> {
             let stored = &self.catalog.tensors[held.tensor];
             let strides = (stored.strides != row_major(&stored.shape)).then_some(&stored.strides[..]);
             match classes.lower(unknowns, &instance, strides) {
-                Ok(Lowered { blocks, .. }) => {
+                Ok(Lowered { blocks, sizes, .. }) => {
                     let rule = &self.pair.layout(Side::Source).rules[held.rule];
                     let affine = self.affine(unknowns, rule, held.scopes[0], &mut errors);
                     let params = &self.pair.source_rules[held.rule].params;
                     let instances = params.iter().copied().zip(held.instances.iter().copied()).collect();
                     let rule = rule.template.span.clone();
-                    let sizes = classes.sizes(unknowns, params, &held.scopes);
                     let captures = self.captures(held.module, &held.indices);
                     let reading = Reading { rule: held.rule, captures, sizes };
                     sources.push(SourceTensor {
@@ -426,12 +425,12 @@ impl Binding<'_> {
             indices.sort_unstable();
             let instance =
                 Instance { side: Side::Target, rule: group.rule, indices: &indices, scopes: &group.scopes };
-            let Lowered { shape, blocks } = classes.lower(unknowns, &instance, None)?;
+            let lowered = classes.lower(unknowns, &instance, None)?;
             let captures = self.captures(group.module, &indices);
             let named = Captures { counts: counts.clone(), ..captures.clone() };
             if let Some(key) = self.print(rule, group, &named, errors) {
+                let Lowered { shape, blocks, sizes } = lowered;
                 let (rule, instances) = (rule.template.span.clone(), instances.clone());
-                let sizes = classes.sizes(unknowns, &prepared.params, &group.scopes);
                 let reading = Reading { rule: group.rule, captures, sizes };
                 targets.push(TargetTensor { key, dtype, shape, rule, reading, blocks, instances, affine });
             }

@@ -187,12 +187,31 @@ impl<'a> Unknowns<'a> {
         }
     }
 
-    /// Returns whether the stored axis is one axis of which that size is known already.
-    pub(crate) fn is_size(&mut self, node: &Node, scopes: Scopes, size: u64) -> bool {
-        let Node::Run(run) = node else { return false };
-        let [axis] = run[..] else { return false };
-        let var = self.var(scopes, axis);
-        self.solver.value(var) == Some(size)
+    /// States the length of a stored axis. One that is a single axis tells its size at once, and nothing where that is
+    /// known.
+    pub(crate) fn length(
+        &mut self,
+        node: &Node,
+        outer: Scopes,
+        of: &impl Fn(ParamId) -> Scopes,
+        (length, fact): (u64, Fact),
+    ) {
+        if let Node::Run(run) = node
+            && let [axis] = run[..]
+        {
+            let var = self.var(outer, axis);
+            match self.solver.value(var) {
+                Some(known) if known == length => return,
+                None => {
+                    let origin = self.fact(fact);
+                    return self.solver.set(var, length, origin);
+                }
+                Some(_) => {}
+            }
+        }
+        let polynomial = self.node(node, outer, of);
+        let origin = self.fact(fact);
+        self.solver.equation(Equation { polynomial, side: Equal::Number(length), origin });
     }
 
     /// Returns the length of one stored axis as a polynomial. `outer` is the scopes of what stands outside labels.

@@ -127,13 +127,12 @@ fn tensors_in_a_line(diagnostic: &Diagnostic) -> Option<String> {
     })
 }
 
-/// Returns whether anything of the faults is left out.
-pub(super) fn is_shortened(diagnostics: &[Diagnostic]) -> bool {
-    let (faults, rest) = grouped(diagnostics);
-    !rest.is_empty() || faults.iter().any(|fault| fault.is_cut || !fault.also.is_empty())
-}
-
 impl Fault<'_> {
+    /// Returns whether anything of it, or of others like it, is left out.
+    pub(super) fn is_shortened(&self) -> bool {
+        self.is_cut || !self.also.is_empty()
+    }
+
     /// Makes a fault of a kind of which there are so many.
     fn new(first: &Diagnostic, count: usize, also: Vec<String>) -> Fault<'_> {
         let most = if count <= FEW { MOST_TENSORS } else { MOST_TENSORS_OF_MANY };

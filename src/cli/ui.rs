@@ -7,7 +7,7 @@ use qkvconv::diag::{Diagnostic, Errors, Severity};
 use qkvconv::span::Span;
 
 use super::Exit;
-use super::faults::{Rest, grouped, is_shortened};
+use super::faults::{Fault, Rest, grouped};
 
 /// A tensor's name longer than this is shortened in messages.
 const LONGEST_NAME: usize = 160;
@@ -58,14 +58,14 @@ impl Ui {
 
     /// Writes all diagnostics of a failure; many of one kind are told in short.
     pub(crate) fn fail(&self, errors: &Errors) -> Exit {
-        self.diagnostics(errors.diagnostics());
+        let is_shortened = self.diagnostics(errors.diagnostics());
         let count =
             errors.diagnostics().iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count();
         let counted = if count == 1 { "1 error".to_owned() } else { format!("{count} errors") };
         let exit = exit_of(errors);
         let end =
             if exit == Exit::Differs { "the two checkpoints do not agree" } else { "nothing was written" };
-        let more = match self.has_report && is_shortened(errors.diagnostics()) {
+        let more = match self.has_report && is_shortened {
             true => "; --report FILE tells each with all its tensors",
             false => "",
         };
@@ -76,15 +76,17 @@ impl Ui {
     /// Writes warnings, unless quiet.
     pub(crate) fn warn(&self, warnings: &[Diagnostic]) {
         if !self.quiet {
-            self.diagnostics(warnings);
+            let _ = self.diagnostics(warnings);
         }
     }
 
-    fn diagnostics(&self, diagnostics: &[Diagnostic]) {
+    /// Writes diagnostics; returns whether anything of them is left out.
+    fn diagnostics(&self, diagnostics: &[Diagnostic]) -> bool {
         let (faults, rest) = grouped(diagnostics);
         for fault in &faults {
             self.draw(fault.first, &fault.tensors, &fault.also);
         }
+        let is_shortened = !rest.is_empty() || faults.iter().any(Fault::is_shortened);
         for Rest { code, title, also } in rest {
             let severity = diagnostics.iter().find(|one| one.code == code).map(|one| one.severity);
             let rest = match severity {
@@ -93,6 +95,7 @@ impl Ui {
             };
             self.draw(&rest, &[], &also);
         }
+        is_shortened
     }
 
     fn draw(&self, diagnostic: &Diagnostic, tensors: &[String], also: &[String]) {

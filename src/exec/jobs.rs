@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::Placement;
 use super::copy::merged_targets;
 use super::gather::Gather;
-use super::part::{Part, clip, compacted, elements, merged, target_extent};
+use super::part::{Part, clip, compacted, elements, is_run, merged, target_extent};
 use crate::catalog::Catalog;
 use crate::plan::{Check, Loop, Plan, Region, Step, TensorPlan, unit};
 
@@ -167,9 +167,7 @@ fn cut_stretch(jobs: &mut Vec<Job>, plan: &Plan, placements: &[Placement], targe
 /// that take parts of one source tensor share what is read of it.
 fn is_plain(tensor: &TensorPlan) -> bool {
     tensor.steps.iter().all(|step| match step {
-        Step::Copy(copy) => {
-            matches!(merged(&copy.loops)[..], [] | [Loop { source_step: 1, target_step: 1, .. }])
-        }
+        Step::Copy(copy) => is_run(&copy.loops),
         Step::Zero(_) => true,
     })
 }

@@ -32,6 +32,11 @@ pub(super) fn target_extent(loops: &[Loop]) -> u64 {
     1 + loops.iter().map(|l| (l.count - 1) * l.target_step).sum::<u64>()
 }
 
+/// Returns whether the loops are a single run on both sides.
+pub(super) fn is_run(loops: &[Loop]) -> bool {
+    matches!(merged(loops)[..], [] | [Loop { source_step: 1, target_step: 1, .. }])
+}
+
 /// Returns the loops with neighbours that are one loop on both sides merged, and without loops of one turn.
 pub(super) fn merged(loops: &[Loop]) -> Vec<Loop> {
     let mut merged: Vec<Loop> = Vec::with_capacity(loops.len());

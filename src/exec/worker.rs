@@ -13,7 +13,7 @@ use super::convert::{Conversion, Losses};
 use super::copy::{fill_zero, merged_targets, permute};
 use super::gather::Gather;
 use super::jobs::{CACHED, Job, check_loops, clip_steps, ranges, zero_loops};
-use super::part::{Part, clip, compacted, elements, merged, walk};
+use super::part::{Part, clip, compacted, elements, is_run, walk};
 use super::{Placement, Run};
 use crate::catalog::Catalog;
 use crate::diag::{Diagnostic, Errors};
@@ -341,8 +341,7 @@ impl Assembler<'_> {
         let placing = Part { source_offset: part.target_offset, target_offset: 0, loops: &placing };
         let mut losses = Losses::default();
         // Where the source is one run, small reads cost no more and stay in the cache.
-        let run = matches!(merged(&reading)[..], [] | [Loop { source_step: 1, target_step: 1, .. }]);
-        let most = if run { self.before_bytes.min(READ_RUN) } else { self.before_bytes };
+        let most = if is_run(&reading) { self.before_bytes.min(READ_RUN) } else { self.before_bytes };
         for read in ranges(0..part.elements(), (most / from_unit).max(1)) {
             let side = (tensor, part.source_offset);
             read_side(&mut self.gather, side, &reading, &read, self.before.bytes_mut())?;
