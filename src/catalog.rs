@@ -74,6 +74,9 @@ pub struct Catalog {
     pub tensors: Vec<TensorMeta>,
     /// The free-form metadata, merged over the files.
     pub metadata: BTreeMap<String, String>,
+    /// What each file says of itself beside its tensors, with the file that it stands in: GGUF's metadata, scalars and
+    /// settings in a pickle, Keras' configs.
+    pub facts: Vec<(PathBuf, serde_json::Value)>,
     /// What is odd but harmless.
     pub warnings: Vec<Diagnostic>,
     by_key: FxHashMap<String, usize>,

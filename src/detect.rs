@@ -7,8 +7,9 @@ use std::ops::Range;
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::bind::{Allow, BindOptions, Bound, bind};
+use crate::bind::{Allow, BindOptions, Bound, bind, names_for_rules};
 use crate::catalog::Catalog;
+use crate::claims::{Claims, Standing};
 use crate::diag::{Diagnostic, Errors};
 use crate::fold::pattern;
 use crate::identity::Identity;
@@ -28,6 +29,12 @@ pub struct Candidate {
     pub layout: String,
     /// Tensors that its rules hold, or that it ignores; of each kind of name only some were tried.
     pub matched: usize,
+    /// Tensors that its rules hold.
+    pub held: usize,
+    /// Names that no rule holds, of each kind some.
+    pub unexplained: Vec<String>,
+    /// What the checkpoint's name for its model says of the layout.
+    pub standing: Standing,
     /// All tensors.
     pub total: usize,
     /// Whether the family describes whole models, so that it has to explain every tensor.
@@ -41,6 +48,8 @@ pub struct Candidate {
     /// Other layouts of the family that hold exactly the same in the same places: nothing in this checkpoint tells them
     /// apart, and nothing has to.
     pub same_as: Vec<String>,
+    /// Of the names that are tried, which its rules hold.
+    taken: Vec<bool>,
     /// The checkpoint bound to it, where it fits and all sizes are known.
     pub bound: Option<Box<Bound>>,
     /// What is open where it fits and is not bound, in words: each size that nothing tells.
@@ -56,6 +65,23 @@ impl Candidate {
     /// Returns whether it explains the checkpoint.
     pub fn fits(&self) -> bool {
         self.obstacle.is_none()
+    }
+
+    /// Says how much of the checkpoint it explains: `12 of 15 tensors`.
+    pub fn coverage(&self) -> String {
+        format!("{} of {} tensors", self.matched, self.total)
+    }
+
+    /// Returns patterns of the tensors that it does not explain, where it is a whole model's and explains all but a few
+    /// kinds; none of them may belong to a weight that it does explain.
+    fn all_but_few(&self) -> Option<Vec<String>> {
+        const FEW: usize = 4;
+        let most = self.whole && self.matched * 10 >= self.total * 8 && self.matched < self.total;
+        let mut rest: Vec<String> =
+            self.unexplained.iter().map(|name| pattern(name).replace('\0', "*")).collect();
+        rest.sort();
+        rest.dedup();
+        (most && rest.len() <= FEW).then_some(rest)
     }
 
     /// Binds the checkpoint to the layout and notes what comes of it.
@@ -75,31 +101,66 @@ impl Candidate {
     }
 }
 
+/// What decides which layouts are asked, and how.
+#[derive(Clone, Copy)]
+pub struct Question<'a> {
+    /// The families; those of the user's files first.
+    pub mappings: &'a [Mapping],
+    /// Which of their layouts count.
+    pub wanted: &'a dyn Fn(&Mapping, &Layout) -> bool,
+    /// How the checkpoint is bound.
+    pub options: &'a BindOptions,
+    /// What the checkpoint records of itself, unless the caller overrules it.
+    pub recorded: Option<&'a Identity>,
+    /// Whether the caller vouches for a layout, whatever the checkpoint calls its model.
+    pub trust_layout: bool,
+}
+
 /// A checkpoint whose layout is asked for, with the names that are tried.
 #[derive(Debug)]
 pub struct Detection<'a> {
     catalog: &'a Catalog,
     /// Of each kind of name some, kind by kind.
     names: Names<'a>,
+    /// The tensor of each name.
+    tensors: Vec<usize>,
     /// Of each kind of name how many tensors have it, and which of the names that are tried.
     kinds: Vec<(usize, Range<usize>)>,
+    /// All tensors that are not left out.
+    total: usize,
+}
+
+/// The names of a checkpoint's tensors as rules see them: prefixes stripped, and `None` for what is left out.
+pub fn names_to_try(catalog: &Catalog, options: &BindOptions) -> Vec<Option<String>> {
+    let names = names_for_rules(catalog, options, &mut crate::diag::Collector::default());
+    let kept = |key: &str| {
+        !options.drop.as_ref().is_some_and(|globs| globs.is_match(key))
+            && options.only.as_ref().is_none_or(|globs| globs.is_match(key))
+    };
+    let named = catalog.tensors.iter().zip(names);
+    named.map(|(tensor, name)| Some(name).filter(|_| kept(&tensor.key))).collect()
 }
 
 impl<'a> Detection<'a> {
-    /// Sorts the names of a checkpoint by kind and picks those that are tried.
-    pub fn new(catalog: &'a Catalog) -> Detection<'a> {
+    /// Sorts the names of a checkpoint by kind and picks those that are tried; `names` is what [`names_to_try`] returns.
+    pub fn new(catalog: &'a Catalog, names: &'a [Option<String>]) -> Detection<'a> {
         let mut by_pattern: IndexMap<String, Vec<usize>, FxBuildHasher> = IndexMap::default();
-        for (at, tensor) in catalog.tensors.iter().enumerate() {
-            by_pattern.entry(pattern(&tensor.key)).or_default().push(at);
+        for (at, name) in names.iter().enumerate() {
+            if let Some(name) = name {
+                by_pattern.entry(pattern(name)).or_default().push(at);
+            }
         }
-        let (mut names, mut kinds) = (Vec::new(), Vec::new());
-        for tensors in by_pattern.values() {
-            let samples = tensors.iter().step_by(tensors.len().div_ceil(SAMPLES));
-            let first = names.len();
-            names.extend(samples.map(|&at| catalog.tensors[at].key.as_str()));
-            kinds.push((tensors.len(), first..names.len()));
+        let (mut picked, mut tensors, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
+        for members in by_pattern.values() {
+            let first = picked.len();
+            for &at in members.iter().step_by(members.len().div_ceil(SAMPLES)) {
+                picked.extend(names[at].as_deref());
+                tensors.push(at);
+            }
+            kinds.push((members.len(), first..picked.len()));
         }
-        Detection { catalog, names: Names::new(names), kinds }
+        let total = names.iter().flatten().count();
+        Detection { catalog, names: Names::new(picked), tensors, kinds, total }
     }
 
     /// Returns the names that are tried.
@@ -107,29 +168,26 @@ impl<'a> Detection<'a> {
         &self.names
     }
 
-    /// Scores the layouts that are `wanted` and returns those that match any name: what fits first, then by how much
-    /// they explain.
+    /// Scores the layouts that are wanted and returns those that match any name: what fits first, then by how much they
+    /// explain.
     ///
-    /// Where a whole model fits, families of single modules, which fit parts of many models, are no longer candidates.
-    /// `recorded` is what the checkpoint records of itself, unless the caller overrules it.
-    pub fn candidates(
-        &self,
-        mappings: &[Mapping],
-        wanted: &dyn Fn(&Mapping, &Layout) -> bool,
-        options: &BindOptions,
-        recorded: Option<&Identity>,
-    ) -> Vec<Candidate> {
+    /// Where a whole model fits, families of single modules, which fit parts of many models, are no longer candidates;
+    /// of the others those fit that explain the most tensors. What the checkpoint calls its model decides among layouts
+    /// that explain the same.
+    pub fn candidates(&self, question: &Question<'_>) -> Vec<Candidate> {
+        let mappings = question.mappings;
+        let claims = &Claims::new(mappings);
         let scored = mappings.iter().flat_map(|mapping| {
-            let layouts = mapping.layouts.values().filter(|layout| wanted(mapping, layout));
+            let layouts = mapping.layouts.values().filter(|layout| (question.wanted)(mapping, layout));
             layouts.filter_map(move |layout| {
-                Some((mapping, layout, self.score(mapping, layout, options, recorded)?))
+                Some((mapping, layout, self.score(mapping, layout, question, claims)?))
             })
         });
         let mut scored: Vec<(&Mapping, &Layout, Candidate)> = scored.collect();
         let bind = |scored: &mut [(&Mapping, &Layout, Candidate)], whole: bool| {
             for (mapping, layout, candidate) in scored {
                 if candidate.whole == whole && candidate.fits() {
-                    candidate.bind(mapping, layout, self.catalog, options, recorded);
+                    candidate.bind(mapping, layout, self.catalog, question.options, question.recorded);
                 }
             }
         };
@@ -143,7 +201,8 @@ impl<'a> Detection<'a> {
             let of_family = |scored: &mut (&Mapping, &Layout, Candidate)| std::ptr::eq(scored.0, mapping);
             candidates.extend(unite(scored.extract_if(.., of_family).map(|(.., candidate)| candidate)));
         }
-        prefer_named(&mut candidates, mappings, options);
+        self.prefer_most(&mut candidates);
+        prefer_listed(&mut candidates);
         candidates.sort_by_key(|candidate| {
             (!candidate.recorded, !candidate.fits(), !candidate.whole, candidate.total - candidate.matched)
         });
@@ -155,12 +214,12 @@ impl<'a> Detection<'a> {
         &self,
         mapping: &Mapping,
         layout: &Layout,
-        options: &BindOptions,
-        recorded: Option<&Identity>,
+        question: &Question<'_>,
+        claims: &Claims<'_>,
     ) -> Option<Candidate> {
         let in_set = layout.is_file_set();
         let mut taken = vec![false; self.names.all().len()];
-        let mut take = |template: &Template| {
+        let take = |taken: &mut [bool], template: &Template| {
             let mut found = false;
             for &at in self.names.near(template, in_set) {
                 if !taken[at] {
@@ -171,50 +230,112 @@ impl<'a> Detection<'a> {
             }
             found
         };
-        let (mut held, mut anchored) = (false, mapping.anchors.is_empty());
+        let (mut any, mut anchored) = (false, mapping.anchors.is_empty());
         for rule in &layout.rules {
             // A name that several rules match is the first one's.
-            if take(&rule.template) {
+            if take(&mut taken, &rule.template) {
                 let params = rule.expr.params();
                 anchored |= mapping.anchors.iter().any(|anchor| params.contains(&anchor.as_str()));
-                held = true;
+                any = true;
             }
         }
-        if !held {
+        if !any {
             return None;
         }
+        let held = taken.clone();
         for template in &layout.ignore {
-            take(template);
+            take(&mut taken, template);
         }
-        let matched = self.kinds.iter().map(|(count, samples)| {
-            let hits = taken[samples.clone()].iter().filter(|taken| **taken).count();
-            count * hits / samples.len().max(1)
-        });
         let name = format!("{}/{}", mapping.family, layout.name);
         let whole = mapping.unmapped == Unmapped::Error;
-        let guard = options.config.as_ref().and_then(|config| {
-            let broken = layout.when.iter().find(|condition| !condition.holds(config.get(&condition.key)))?;
-            Some(format!("{} says another `{}`", config.name, broken.key))
+        let facts = question.options.provenance.of(layout);
+        let broken = layout.when.iter().find(|one| facts.hold(std::slice::from_ref(one)) == Some(false));
+        let guard = broken.map(|broken| match facts.get(&broken.key) {
+            Some(fact) => format!("{} is {}", fact.place(), fact.value),
+            None => format!("{} has no `{}`", facts.describes().unwrap_or("the config"), broken.key),
         });
-        let stranger = taken.iter().position(|taken| !taken).filter(|_| whole);
-        let obstacle = match (guard, stranger) {
-            (Some(guard), _) => Some(guard),
-            (None, Some(at)) => Some(format!("no rule holds `{}`", self.names.all()[at])),
-            (None, None) => (!anchored).then(|| "no attention module has such names".to_owned()),
+        let standing = claims.standing(layout, &facts);
+        let recorded = question.recorded.is_some_and(|identity| identity.layout == name);
+        let claimed = match &standing {
+            Standing::Elsewhere(claim) if !recorded && !question.trust_layout => Some(claim.words()),
+            _ => None,
         };
+        let strangers: Vec<usize> = (0..taken.len()).filter(|at| !taken[*at]).collect();
+        let stranger = strangers.first().filter(|_| whole);
+        let stranger = stranger.map(|&at| format!("no rule holds `{}`", self.names.all()[at]));
+        let unanchored = || (!anchored).then(|| "no attention module has such names".to_owned());
+        let partial = || {
+            let lacks = !whole && !self.holds_attention(layout, &held);
+            lacks.then(|| {
+                "no attention module is whole: its queries, keys or values have no such names".to_owned()
+            })
+        };
+        let obstacle = guard.or(claimed).or(stranger).or_else(unanchored).or_else(partial);
         Some(Candidate {
             family: mapping.family.clone(),
             layout: layout.name.clone(),
-            matched: matched.sum(),
-            total: self.catalog.tensors.len(),
+            matched: self.count(&taken),
+            held: self.count(&held),
+            unexplained: strangers.iter().map(|&at| self.names.all()[at].to_owned()).collect(),
+            standing,
+            total: self.total,
             whole,
-            recorded: recorded.is_some_and(|identity| identity.layout == name),
+            recorded,
             told_by: told_by(layout),
             obstacle,
             same_as: Vec::new(),
+            taken: held,
             bound: None,
             open: Vec::new(),
         })
+    }
+
+    /// Returns how many tensors have names of the kinds that are taken.
+    fn count(&self, taken: &[bool]) -> usize {
+        let of_kind = |(count, samples): &(usize, Range<usize>)| {
+            let hits = taken[samples.clone()].iter().filter(|taken| **taken).count();
+            count * hits / samples.len().max(1)
+        };
+        self.kinds.iter().map(of_kind).sum()
+    }
+
+    /// Returns whether all products of an attention have their weights among the names that are held; a layout that does
+    /// not say how it computes has no products to ask for.
+    fn holds_attention(&self, layout: &Layout, held: &[bool]) -> bool {
+        let has = |template: &Template| {
+            let near = self.names.near(template, layout.is_file_set());
+            near.iter().filter(|&&at| held[at]).any(|&at| {
+                let (file, key) = layout.split_name(self.names.all()[at]);
+                template.matches(file, key).is_some()
+            })
+        };
+        layout.forwards.is_empty()
+            || layout
+                .forwards
+                .values()
+                .any(|forward| forward.products.iter().all(|product| has(&product.projection.weight)))
+    }
+
+    /// Of the families of single modules, those that fit and explain fewer tensors than another no longer fit.
+    fn prefer_most(&self, candidates: &mut [Candidate]) {
+        for candidate in candidates.iter_mut() {
+            // Names of modules that lack their anchors were taken, and are not held.
+            if let Some(bound) = &candidate.bound {
+                let held: rustc_hash::FxHashSet<usize> = bound.sources.iter().map(|it| it.tensor).collect();
+                candidate.taken = self.tensors.iter().map(|tensor| held.contains(tensor)).collect();
+                candidate.held = held.len();
+            }
+        }
+        let fitting = candidates.iter().filter(|it| it.fits() && !it.whole);
+        let Some(best) = fitting.max_by_key(|it| (it.recorded, it.held)) else { return };
+        let (name, most, recorded) = (best.name(), best.held, best.recorded);
+        for candidate in candidates.iter_mut().filter(|it| it.fits() && !it.whole) {
+            if candidate.held < most && !(candidate.recorded && recorded) {
+                let tensors = if candidate.held == 1 { "tensor" } else { "tensors" };
+                let message = format!("it explains {} {tensors}, `{name}` {most}", candidate.held);
+                candidate.obstacle = Some(message);
+            }
+        }
     }
 }
 
@@ -227,35 +348,51 @@ pub fn only<'a>(candidates: &'a [Candidate], catalog: &Catalog) -> Result<&'a Ca
     match fitting[..] {
         [one] => Ok(one),
         [first, ..] if first.recorded => Ok(first),
-        [] => {
-            let diagnostic = Diagnostic::error("detect/none", "no known layout explains the checkpoint")
-                .file(&catalog.path);
-            let nearest: Vec<String> = candidates
-                .iter()
-                .take(3)
-                .map(|candidate| {
-                    let obstacle = candidate.obstacle.as_deref().unwrap_or_default();
-                    let (matched, total) = (candidate.matched, candidate.total);
-                    format!("{} ({matched} of {total} tensors; {obstacle})", candidate.name())
-                })
-                .collect();
-            let diagnostic = match nearest.is_empty() {
-                true => diagnostic.found("no rule of any layout matches a name"),
-                false => diagnostic.found(format!("nearest: {}", nearest.join("; "))),
-            };
-            Err(diagnostic.help("name the layout with --from, or write a mapping file for it").into())
-        }
+        [] => Err(none(candidates, catalog).into()),
         _ => {
-            let names: Vec<String> = fitting.iter().map(|candidate| candidate.name()).collect();
+            let names: Vec<String> =
+                fitting.iter().map(|it| format!("{} ({})", it.name(), it.coverage())).collect();
             let message = "several layouts explain the checkpoint, and nothing in it tells them apart";
             let diagnostic = Diagnostic::error("detect/several", message).file(&catalog.path);
             let diagnostic = diagnostic.found(names.join(", ")).help(format!(
                 "{}; say which with --from, as in --from {}",
                 apart(&fitting).join("; "),
-                names[0]
+                fitting[0].name()
             ));
             Err(diagnostic.into())
         }
+    }
+}
+
+/// Says that no layout fits, which come nearest, and what is in their way.
+fn none(candidates: &[Candidate], catalog: &Catalog) -> Diagnostic {
+    const NEAREST: usize = 3;
+    let diagnostic =
+        Diagnostic::error("detect/none", "no known layout explains the checkpoint").file(&catalog.path);
+    let nearest: Vec<String> = candidates
+        .iter()
+        .take(NEAREST)
+        .map(|candidate| {
+            let obstacle = candidate.obstacle.as_deref().unwrap_or_default();
+            format!("{} ({}; {obstacle})", candidate.name(), candidate.coverage())
+        })
+        .collect();
+    let diagnostic = match nearest.is_empty() {
+        true => diagnostic.found("no rule of these layouts matches a name"),
+        false => diagnostic.found(format!("nearest: {}", nearest.join("; "))),
+    };
+    let all_but_few = candidates.iter().find_map(|it| Some((it, it.all_but_few()?)));
+    match all_but_few {
+        Some((candidate, rest)) => {
+            let globs: Vec<String> = rest.iter().map(|glob| format!("--drop '{glob}'")).collect();
+            diagnostic.help(format!(
+                "if these tensors are no part of the model that you want: --from {} {}",
+                candidate.name(),
+                globs.join(" ")
+            ))
+        }
+        None => diagnostic
+            .help("name the layout with --from, or write a mapping file for it (`qkvconv mapping new`)"),
     }
 }
 
@@ -299,24 +436,14 @@ fn told_by(layout: &Layout) -> Vec<String> {
     told
 }
 
-/// Where the config names the model and a fitting layout says that its models are called so, the others do not fit.
-fn prefer_named(candidates: &mut [Candidate], mappings: &[Mapping], options: &BindOptions) {
-    let model = options.config.as_ref().and_then(|config| config.get("model_type")?.as_str());
-    let Some(model) = model else { return };
-    let names = |candidate: &Candidate| {
-        let mapping = mappings.iter().find(|mapping| mapping.family == candidate.family);
-        let layouts = std::iter::once(&candidate.layout).chain(&candidate.same_as);
-        let mut models =
-            layouts.filter_map(|name| mapping?.layouts.get(name)).flat_map(|layout| &layout.models);
-        models.any(|name| name == model)
-    };
-    if !candidates.iter().any(|candidate| candidate.fits() && names(candidate)) {
+/// Where a fitting layout lists the model that the checkpoint names, those that do not list it no longer fit.
+fn prefer_listed(candidates: &mut [Candidate]) {
+    let listed = |candidate: &Candidate| candidate.standing == Standing::Listed;
+    let Some(best) = candidates.iter().find(|it| it.fits() && listed(it)).map(Candidate::name) else {
         return;
-    }
-    for candidate in candidates.iter_mut().filter(|candidate| candidate.fits()) {
-        if !names(candidate) {
-            candidate.obstacle = Some(format!("the config says that the model is a `{model}`"));
-        }
+    };
+    for candidate in candidates.iter_mut().filter(|it| it.fits() && !listed(it) && !it.recorded) {
+        candidate.obstacle = Some(format!("`{best}` lists the model that the checkpoint names"));
     }
 }
 

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
 
-use super::keys::holds;
 use super::lower::LowerError;
 use super::options::{Allow, BindOptions};
 use super::pair::{AxisId, ParamId, Side};
@@ -20,29 +19,30 @@ use crate::span::Span;
 
 /// The source layout's conditions on the config must hold. The target's are about another config, which is not there.
 pub(super) fn check_conditions(layout: &Layout, options: &BindOptions, errors: &mut Collector) {
+    let facts = options.provenance.of(layout);
     for condition in &layout.when {
         let one = std::slice::from_ref(condition);
         let allowed: Vec<String> = condition.allowed.iter().map(ToString::to_string).collect();
-        let error = match holds(one, options) {
+        let error = match facts.hold(one) {
             Some(true) => continue,
             Some(false) => {
-                let config = options.config.as_ref();
-                let found = config
-                    .and_then(|config| config.get(&condition.key))
-                    .map_or("no entry".into(), ToString::to_string);
+                let found = match (facts.get(&condition.key), facts.describes()) {
+                    (Some(fact), _) => format!("{} = {}", fact.place(), fact.value),
+                    (None, name) => format!("no `{}` in {}", condition.key, name.unwrap_or("the config")),
+                };
                 Diagnostic::error(
                     "bind/condition",
                     format!("the config is not that of the source layout `{}`", layout.name),
                 )
-                .found(format!("`{}` = {found}", condition.key))
+                .found(found)
                 .help("choose the layout that fits the config")
             }
             None if options.allows(Allow::MissingConfig) => continue,
             None => Diagnostic::error(
                 "bind/condition",
-                format!("the source layout `{}` depends on the config", layout.name),
+                format!("the source layout `{}` depends on `{}`", layout.name, condition.key),
             )
-            .found("no config")
+            .found("neither a config nor the file itself tells it")
             .help("give it with --config, or say that the condition holds with `--allow missing-config`"),
         };
         errors.push(error.rule(&condition.span).expected(format!(

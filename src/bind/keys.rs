@@ -11,7 +11,7 @@ use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, nearest};
 use crate::fold::pattern;
 use crate::mapping::key::{Captures, Paths, Template};
-use crate::mapping::{Condition, Layout, Mapping, Unmapped};
+use crate::mapping::{Layout, Mapping, Unmapped};
 
 /// A stored tensor and the rule that matches it.
 #[derive(Clone, Debug)]
@@ -36,15 +36,6 @@ pub(crate) struct Keys {
     pub(crate) tied: Vec<(usize, usize)>,
 }
 
-/// Returns whether the rules of a config hold; an unknown config is `None`.
-pub(crate) fn holds(conditions: &[Condition], options: &BindOptions) -> Option<bool> {
-    if conditions.is_empty() {
-        return Some(true);
-    }
-    let config = options.config.as_ref()?;
-    Some(conditions.iter().all(|condition| condition.holds(config.get(&condition.key))))
-}
-
 pub(crate) fn sort_out(
     pair: &Pair<'_>,
     catalog: &Catalog,
@@ -55,9 +46,9 @@ pub(crate) fn sort_out(
     let mut keys = Keys::default();
     let mut modules: IndexMap<Paths, u32> = IndexMap::new();
     let mut unmatched: Vec<(usize, String)> = Vec::new();
-    let names = strip_prefixes(catalog, options, errors);
-    let active: Vec<bool> =
-        layout.rules.iter().map(|rule| holds(&rule.when, options).unwrap_or(true)).collect();
+    let names = names_for_rules(catalog, options, errors);
+    let facts = options.provenance.of(layout);
+    let active: Vec<bool> = layout.rules.iter().map(|rule| facts.hold(&rule.when).unwrap_or(true)).collect();
     let uncaptured: Vec<_> = (0..layout.rules.len()).map(|rule| uncaptured(pair, rule)).collect();
     for (tensor, name) in names.iter().enumerate() {
         let stored = &catalog.tensors[tensor];
@@ -188,8 +179,13 @@ fn drop_unanchored(
     unmatched.sort_unstable();
 }
 
-/// Removes wrapper prefixes: component by component, as often as they stand there, and from all names or none.
-fn strip_prefixes(catalog: &Catalog, options: &BindOptions, errors: &mut Collector) -> Vec<String> {
+/// Returns the names of all tensors as rules see them: wrapper prefixes removed component by component, as often as they
+/// stand there, and from all names or none.
+pub(crate) fn names_for_rules(
+    catalog: &Catalog,
+    options: &BindOptions,
+    errors: &mut Collector,
+) -> Vec<String> {
     let strip = |key: &str| {
         let mut rest = key;
         while let Some(shorter) = options.strip_prefix.iter().find_map(|prefix| {

@@ -19,8 +19,9 @@ mod target;
 mod trace;
 mod unknowns;
 
+pub(crate) use keys::names_for_rules;
 pub use lower::{Block, Content, Coordinate, Digit};
-pub use options::{Allow, BindOptions, Config, Tied};
+pub use options::{Allow, BindOptions, Tied};
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

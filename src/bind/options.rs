@@ -1,7 +1,8 @@
 //! What a caller may ask of a binding beyond the two layouts.
 
 use globset::GlobSet;
-use serde_json::Value;
+
+use crate::provenance::Provenance;
 
 /// Something that is an error unless it is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,31 +44,13 @@ pub enum Tied {
     Duplicate,
 }
 
-/// A model's config file.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Where it was read from, for messages.
-    pub name: String,
-    /// Its content.
-    pub value: Value,
-}
-
-impl Config {
-    /// Returns an entry that is there and not null; dots reach into nested objects.
-    pub fn get(&self, key: &str) -> Option<&Value> {
-        let direct = self.value.get(key);
-        let nested = || key.split('.').try_fold(&self.value, |value, part| value.get(part));
-        direct.or_else(nested).filter(|value| !value.is_null())
-    }
-}
-
 /// What a caller may ask of a binding beyond the two layouts.
 #[derive(Clone, Debug, Default)]
 pub struct BindOptions {
     /// Sizes from the command line, `--axis h=12`.
     pub axes: Vec<(String, u64)>,
-    /// The source's config.
-    pub config: Option<Config>,
+    /// What the source says of itself: its config, and what its files hold beside tensors.
+    pub provenance: Provenance,
     /// Sizes that an earlier conversion recorded in the file.
     pub recorded: Vec<(String, u64)>,
     /// Only tensors that match are taken.

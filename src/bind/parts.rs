@@ -2,7 +2,6 @@
 
 use rustc_hash::FxHashMap;
 
-use super::keys::holds;
 use super::options::Allow;
 use super::pair::Side;
 use super::target::Group;
@@ -143,11 +142,12 @@ impl Binding<'_> {
     /// Parameters for which the target has no tensor: zeros may be dropped, anything else has no place.
     pub(super) fn unplaced(&self, errors: &mut Collector) -> Vec<usize> {
         let layout = self.pair.layout(Side::Target);
+        let facts = self.options.provenance.of(layout);
         let mut unplaced = Vec::new();
         for (instance, (_, param, _)) in self.instances.all.iter().enumerate() {
             let Some((name, declared)) = self.pair.mapping.params.get_index(*param) else { continue };
             let has_place = layout.rules.iter().any(|rule| {
-                holds(&rule.when, self.options) != Some(false) && rule.expr.params().contains(&name.as_str())
+                facts.hold(&rule.when) != Some(false) && rule.expr.params().contains(&name.as_str())
             });
             if has_place {
                 continue;

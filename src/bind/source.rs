@@ -131,7 +131,6 @@ fn given_size(binding: &Binding<'_>, name: &str) -> Option<(u64, String)> {
         return Some((*size, format!("--axis {name}={size}")));
     }
     let entry = binding.pair.layout(Side::Source).config.get(name).filter(|entry| entry.is.is_none())?;
-    let config = options.config.as_ref()?;
-    let (key, value) = entry.keys.iter().find_map(|key| Some((key, config.get(key)?.as_u64()?)))?;
-    Some((value, format!("{} `{key}`", config.name)))
+    let fact = options.provenance.of(binding.pair.source).first(&entry.keys)?;
+    Some((fact.value.as_u64()?, fact.place()))
 }

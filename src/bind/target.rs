@@ -4,7 +4,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::classes::{Classes, Lowered};
-use super::keys::holds;
 use super::lower::{Instance, LowerError};
 use super::options::Allow;
 use super::pair::{AxisId, ParamId, Side};
@@ -36,9 +35,10 @@ impl Binding<'_> {
     pub(super) fn target_groups(&self, unknowns: &mut Unknowns<'_>, errors: &mut Collector) -> Vec<Group> {
         self.check_required(unknowns, errors);
         let layout = self.pair.layout(Side::Target);
+        let facts = self.options.provenance.of(layout);
         let mut groups = Vec::new();
         for (rule, prepared) in self.pair.target_rules.iter().enumerate() {
-            if self.is_spare_copy(rule) || holds(&layout.rules[rule].when, self.options) == Some(false) {
+            if self.is_spare_copy(rule) || facts.hold(&layout.rules[rule].when) == Some(false) {
                 continue;
             }
             for module in 0..self.keys.modules.len() as u32 {

@@ -50,7 +50,7 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
     let start = Instant::now();
     let selection = select_layouts(ui, &args.layouts, source)?;
     let destination = Destination::resolve(destination);
-    let mut options = resolve(&args.layouts, source, selection.source().config_file())?;
+    let mut options = resolve(&args.layouts)?;
     options.max_shard_size = match destination {
         // A file is asked for by name: it is one, whatever its size, unless shards are asked for too.
         Destination::File(_) => args.max_shard_size,

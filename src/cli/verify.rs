@@ -26,7 +26,7 @@ pub(super) fn run(ui: &Ui, args: &VerifyArgs) -> Exit {
 fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Result<Verdict, Errors> {
     let start = Instant::now();
     let selection = select_layouts(ui, &args.layouts, source)?;
-    let mut options = resolve(&args.layouts, source, selection.source().config_file())?;
+    let mut options = resolve(&args.layouts)?;
     let open = OpenOptions { root: args.to_root.clone(), ..options.open.clone() };
     let target = open_as(selection.target(), destination, &open)?;
     if target.format().is_written() {

@@ -15,6 +15,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::bind::{BindOptions, Bound, bind};
+use crate::catalog::Catalog;
+use crate::claims::Claims;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::evidence::Evidence;
 use crate::exec::publish::{Destination, Kept, PublishOptions, Staging};
@@ -27,6 +29,7 @@ use crate::mapping::select::Selection;
 use crate::plan::prove::Proof;
 use crate::plan::{Plan, build, prove};
 use crate::progress::Progress;
+use crate::provenance::Provenance;
 use crate::verify::readback::{ReadBack, read_back};
 
 /// What a caller may ask of a conversion beyond the layouts and the source.
@@ -36,6 +39,8 @@ pub struct ConvertOptions {
     pub open: OpenOptions,
     /// How it is bound.
     pub bind: BindOptions,
+    /// The source's config; `None` for those beside it. What `bind` tells already overrules both.
+    pub config: Option<PathBuf>,
     /// Whether --from overrules the layout that the source records, and what the weights say of it.
     pub trust_layout: bool,
     /// The format of the output; `None` for the one that the layout's file names say, else safetensors.
@@ -162,6 +167,9 @@ impl<'a> Conversion<'a> {
         let mapping = selection.mapping();
         let catalog = reader.catalog();
         let mut bind_options = options.bind.clone();
+        bind_options.provenance = options.provenance(source, [selection.source().config_file()], catalog)?;
+        let mut told = None;
+        let mut recorded = false;
         let mut changed = None;
         if let Some(identity) = Identity::read(&catalog.metadata)
             && !options.trust_layout
@@ -170,7 +178,16 @@ impl<'a> Conversion<'a> {
             let agrees = identity.check(family, layout, "--from", &options.bind.axes);
             agrees.map_err(|errors| errors.in_file("identity/", source))?;
             changed = identity.changed(mapping).map(|warning| warning.file(source));
+            recorded = true;
             bind_options.recorded = identity.sizes.into_iter().collect();
+        }
+        if !options.trust_layout && !recorded {
+            let (layout, claims) = (selection.source(), Claims::new(std::slice::from_ref(mapping)));
+            let standing = claims.standing(layout, &bind_options.provenance.of(layout));
+            let checked = standing.check(&format!("{}/{}", mapping.family, layout.name), layout);
+            told = checked
+                .map_err(|error| Errors::from(error.file(source)))?
+                .map(|warning| warning.file(source));
         }
         let mut bound = bind(mapping, selection.source(), selection.target(), catalog, &bind_options)?;
         let mut plan = build(&bound, catalog, &bind_options)?;
@@ -213,12 +230,12 @@ impl<'a> Conversion<'a> {
         };
         let mut beside = Companions::default();
         if options.companions {
-            beside = companions::companions(selection, source, &bound, bind_options.config.as_ref())?;
+            beside = companions::companions(selection, source, &bound, &bind_options.provenance)?;
             layout.companions = std::mem::take(&mut beside.files);
         }
         let mut warnings: Vec<Diagnostic> = catalog.warnings.iter().chain(&bound.warnings).cloned().collect();
         warnings.extend(std::mem::take(&mut layout.warnings));
-        warnings.extend(changed);
+        warnings.extend(told.into_iter().chain(changed));
         warnings.extend(beside.warning(source));
         let (companions, trust_layout, resume) = (beside, options.trust_layout, options.resume);
         Ok(Conversion {
@@ -366,6 +383,27 @@ impl Conversion<'_> {
             Verify::None | Verify::Readback => None,
         };
         Ok(Checked { read_back, attention, evidence: None })
+    }
+}
+
+impl ConvertOptions {
+    /// Returns what a checkpoint says of itself: what `bind` tells, else the config that the caller names, else those
+    /// beside the checkpoint under the usual names and the given ones; and what its files hold.
+    ///
+    /// # Errors
+    /// Returns every config that cannot be read or is not JSON.
+    pub fn provenance<'n>(
+        &self,
+        source: &Path,
+        config_files: impl IntoIterator<Item = &'n str>,
+        catalog: &Catalog,
+    ) -> Result<Provenance, Errors> {
+        let mut provenance = match &self.bind.provenance {
+            given if given.is_named() => given.clone(),
+            _ => Provenance::read(source, self.config.as_deref(), config_files)?,
+        };
+        provenance.add_inside(catalog);
+        Ok(provenance)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Sizes of axes: those that follow from others by definitions, and small ones for an example.
 
-use crate::bind::{AxisSizes, Config};
+use crate::bind::AxisSizes;
 use crate::mapping::{Layout, Mapping};
 use crate::notation::{AxisName, Dim, DimKind, Term, for_each_axis};
+use crate::provenance::Facts;
 
 /// Adds every size that follows from the known ones: fixed sizes, and definitions of which one part is open.
 pub fn deduce(mapping: &Mapping, layout: &Layout, sizes: &mut AxisSizes) {
@@ -65,11 +66,11 @@ fn solve_sum(terms: &[Term], total: u64, sizes: &mut AxisSizes) {
 }
 
 /// Returns the sizes that a config tells through a layout's table, beside those that are given.
-pub fn of_config(layout: &Layout, config: &Config, sizes: &mut AxisSizes) {
+pub fn of_config(layout: &Layout, facts: &Facts<'_>, sizes: &mut AxisSizes) {
     // A formula may need a size that a later entry tells.
     for _ in 0..2 {
         for (axis, entry) in &layout.config {
-            let told = entry.keys.iter().find_map(|key| config.get(key)?.as_f64());
+            let told = facts.first(&entry.keys).and_then(|fact| fact.value.as_f64());
             let known = |name: &str| sizes.get(name).copied();
             let absent = || entry.absent.as_ref()?.eval_size(&known);
             if let Some(size) = told.map_or_else(absent, |value| entry.size(value, &known)) {

@@ -133,12 +133,8 @@ impl Coverage {
 
 /// Holds a layout against a checkpoint.
 pub fn cover(mapping: &Mapping, layout: &Layout, catalog: &Catalog, options: &BindOptions) -> Coverage {
-    let config = options.config.as_ref();
-    let is_off = |rule: &Rule| {
-        config.is_some_and(|config| {
-            rule.when.iter().any(|condition| !condition.holds(config.get(&condition.key)))
-        })
-    };
+    let facts = options.provenance.of(layout);
+    let is_off = |rule: &Rule| facts.hold(&rule.when) == Some(false);
     let off: Vec<bool> = layout.rules.iter().map(is_off).collect();
     let mut matched: Vec<Vec<usize>> = vec![Vec::new(); layout.rules.len()];
     let mut strangers: Vec<(&str, usize)> = Vec::new();

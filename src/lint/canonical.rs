@@ -55,6 +55,7 @@ pub(super) fn canonical(mapping: &Mapping, layout: &Layout) -> Layout {
         paths: BTreeMap::new(),
         when: Vec::new(),
         metadata: BTreeMap::new(),
+        part: Vec::new(),
         models: Vec::new(),
         forwards: IndexMap::new(),
         span: layout.span.clone(),

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use crate::bind::{AxisSizes, Config};
+use crate::bind::AxisSizes;
 use crate::mapping::key::Captures;
 use crate::mapping::{Condition, Layout, Mapping, exclude_each_other};
 use crate::notation::{AxisName, for_each_axis};
+use crate::provenance::{Document, Provenance};
 
 /// Which of the parameters that may be missing are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,10 +260,10 @@ impl<'a> Setting<'a> {
         whole.map(|(name, size)| (name.clone(), *size)).collect()
     }
 
-    /// Returns the config, where anything depends on one.
-    pub(super) fn config(&self) -> Config {
+    /// Returns the config, where anything depends on one, as what a checkpoint says of itself.
+    pub(super) fn provenance(&self) -> Provenance {
         let value: Map<String, Value> = self.config.clone().into_iter().collect();
-        Config { name: "the config".to_owned(), value: Value::Object(value) }
+        Document::config("the config", Value::Object(value)).into()
     }
 
     /// Returns whether the two modules have a parameter each, or one in common.

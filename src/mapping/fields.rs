@@ -328,8 +328,14 @@ pub(super) const LAYOUT: Object = Object {
             "{ \"m\": \"model.text\" }",
         ),
         removable(
+            "part",
+            "The part of a config in which the entries of `config` and `when` stand, as `text_config`; of several the first that is there, `.` is the config itself.",
+            Value::AnyOf(STRINGS),
+            "[\"text_config\", \".\"]",
+        ),
+        removable(
             "models",
-            "What `model_type` in a config calls its models; it tells layouts apart that hold the same names.",
+            "What a checkpoint calls its models: `model_type` in a config, `general.architecture` in GGUF. A model that only another layout lists is refused.",
             Value::AnyOf(STRINGS),
             "[\"bert\"]",
         ),

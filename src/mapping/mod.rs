@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
-use crate::notation::{Expr, Term};
+use crate::notation::{AxisName, Expr, Term, for_each_axis};
 use crate::span::{Source, Span};
 use arith::Formula;
 use key::Template;
@@ -131,7 +131,10 @@ pub struct Layout {
     pub when: Vec<Condition>,
     /// Metadata that the layout's readers demand.
     pub metadata: BTreeMap<String, String>,
-    /// What the `model_type` of a config calls its models: of several layouts that fit, detection takes the one that names it.
+    /// The parts of a config in which its entries stand; the first that is there counts, `.` is the config itself.
+    /// Empty: the config itself.
+    pub part: Vec<String>,
+    /// What checkpoints in this layout call their model: `model_type` in a config, `general.architecture` in GGUF.
     pub models: Vec<String>,
     /// How the framework computes attention from the tensors, by the kind of attention; one alone has no name.
     pub forwards: IndexMap<String, forward::Forward>,
@@ -240,6 +243,41 @@ impl Mapping {
     /// Returns the axis as a layout has it: restated by it, else the family's.
     pub fn axis<'a>(&'a self, layout: &'a Layout, name: &str) -> Option<&'a Axis> {
         layout.axes.get(name).or_else(|| self.axes.get(name))
+    }
+
+    /// Returns the axes whose parts two layouts store in different orders, as the halves and the frequencies of rotary
+    /// pairs: nothing in names and shapes shows which order a tensor has.
+    pub fn reordered(&self, first: &Layout, second: &Layout) -> Vec<&str> {
+        let differs = |name: &str| {
+            let (mut a, mut b) = (Vec::new(), Vec::new());
+            self.parts_of(first, name, &mut a, 0);
+            self.parts_of(second, name, &mut b, 0);
+            let differ = a != b;
+            a.sort_unstable();
+            b.sort_unstable();
+            differ && a == b
+        };
+        self.axes.keys().map(String::as_str).filter(|name| differs(name)).collect()
+    }
+
+    /// Lists the axes of which one is composed in a layout's stored order, `+` between the terms of a sum.
+    fn parts_of<'a>(&'a self, layout: &'a Layout, name: &'a str, parts: &mut Vec<&'a str>, depth: usize) {
+        // An axis that is composed of itself is refused at reading.
+        const DEEPEST: usize = 16;
+        let Some(terms) = self.axis(layout, name).and_then(|axis| axis.is.as_ref()) else {
+            parts.push(name);
+            return;
+        };
+        for (at, term) in terms.iter().enumerate() {
+            if at > 0 {
+                parts.push("+");
+            }
+            for_each_axis(&term.dims, &mut |axis, _| match axis {
+                AxisName::Named(inner) if depth < DEEPEST => self.parts_of(layout, inner, parts, depth + 1),
+                AxisName::Named(inner) => parts.push(inner),
+                AxisName::Literal(_) => {}
+            });
+        }
     }
 }
 

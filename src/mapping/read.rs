@@ -329,13 +329,8 @@ fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layo
             .entries("metadata", errors)
             .filter_map(|(name, _, _, value)| Some((name.to_owned(), value.string(errors)?.to_owned())))
             .collect(),
-        models: fields
-            .get("models")
-            .map(|models| models.strings(errors))
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(|model| model.string(errors).map(str::to_owned))
-            .collect(),
+        part: texts(fields, "part", errors),
+        models: texts(fields, "models", errors),
         forwards: fields.get("forward").map(|value| forwards(value, errors)).unwrap_or_default(),
         span: span.clone(),
     };
@@ -444,6 +439,12 @@ fn config_entry(span: &Span, value: &Json, errors: &mut Collector) -> Option<Con
     let keys = keys.map(|keys| keys.strings(errors)).unwrap_or_default();
     let keys = keys.into_iter().filter_map(|key| key.string(errors).map(str::to_owned)).collect();
     Some(ConfigEntry { keys, is, absent, span: span.clone() })
+}
+
+/// Reads a field that is a text or a list of texts.
+fn texts(fields: Fields<'_>, name: &str, errors: &mut Collector) -> Vec<String> {
+    let texts = fields.get(name).map(|value| value.strings(errors)).unwrap_or_default();
+    texts.into_iter().filter_map(|text| text.string(errors).map(str::to_owned)).collect()
 }
 
 fn conditions(fields: Fields<'_>, errors: &mut Collector) -> Vec<Condition> {

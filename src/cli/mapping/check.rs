@@ -15,12 +15,13 @@ use qkvconv::format::open;
 use qkvconv::lint::against::{Coverage, Need, cover, listed};
 use qkvconv::lint::{Report, check};
 use qkvconv::mapping::{Mapping, read};
+use qkvconv::provenance::Provenance;
 use qkvconv::span::Source;
 
 use crate::cli::Exit;
 use crate::cli::args::{OpenArgs, axis_size};
 use crate::cli::progress::{Bar, catch_interrupts};
-use crate::cli::source::{config, open_options};
+use crate::cli::source::open_options;
 use crate::cli::ui::Ui;
 
 /// The most bytes of a JSON list or of a header that are read.
@@ -164,14 +165,15 @@ fn check_against(ui: &Ui, args: &CheckArgs, source: &Arc<Source>, checkpoint: &P
     let mapping = read(source)?;
     let chosen = chosen(&mapping, args.layout.as_deref())?;
     let catalog = names_of(args, checkpoint)?;
-    let mut errors = Collector::default();
+    let config_files = chosen.iter().map(|layout| layout.config_file());
+    let mut provenance = Provenance::read(checkpoint, args.config.as_deref(), config_files)?;
+    provenance.add_inside(&catalog);
     let mut coverages: Vec<Coverage> = Vec::new();
     for layout in chosen {
-        let config = config(args.config.as_deref(), checkpoint, layout.config_file(), &mut errors);
-        let options = BindOptions { axes: args.axes.clone(), config, ..BindOptions::default() };
+        let options =
+            BindOptions { axes: args.axes.clone(), provenance: provenance.clone(), ..BindOptions::default() };
         coverages.push(cover(&mapping, layout, &catalog, &options));
     }
-    let ((), _) = errors.finish(())?;
     coverages.sort_by_key(Coverage::rank);
     let Some(best) = coverages.first() else { return Ok(()) };
     if args.json {

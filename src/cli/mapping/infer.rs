@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use qkvconv::diag::{Collector, Diagnostic, Errors};
+use qkvconv::diag::{Diagnostic, Errors};
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::io_error;
 use qkvconv::fold::fold_keys;
 use qkvconv::infer::{Inferred, Side, infer, merge};
+use qkvconv::provenance::Provenance;
 
 use crate::cli::Exit;
 use crate::cli::args::OpenArgs;
 use crate::cli::progress::{Bar, catch_interrupts};
-use crate::cli::source::{config, open_options};
+use crate::cli::source::open_options;
 use crate::cli::ui::Ui;
 
 /// What to infer from, and where to write it.
@@ -85,16 +86,17 @@ fn infer_from(ui: &Ui, args: &InferArgs) -> Result<Exit, Errors> {
         let error = Diagnostic::error("usage/layouts", "both layouts have one name");
         return Err(error.help("give --source-layout and --target-layout names that differ").into());
     }
-    let mut errors = Collector::default();
-    let mut side = |path: &Path, root: &Option<String>, named: &Option<PathBuf>, layout: &str| Side {
-        path: path.to_owned(),
-        open: open_options(&OpenArgs { root: root.clone(), ..args.open.clone() }, false),
-        config: config(named.as_deref(), path, "config.json", &mut errors),
-        layout: layout.to_owned(),
+    let side = |path: &Path, root: &Option<String>, named: &Option<PathBuf>, layout: &str| {
+        let provenance = Provenance::read(path, named.as_deref(), [])?;
+        Ok::<Side, Errors>(Side {
+            path: path.to_owned(),
+            open: open_options(&OpenArgs { root: root.clone(), ..args.open.clone() }, false),
+            config: provenance.within(None, &[]).config().cloned(),
+            layout: layout.to_owned(),
+        })
     };
-    let source = side(&args.source, &args.open.root, &args.config, &args.source_layout);
-    let target = side(&args.destination, &args.to_root, &args.to_config, &args.target_layout);
-    errors.finish(())?;
+    let source = side(&args.source, &args.open.root, &args.config, &args.source_layout)?;
+    let target = side(&args.destination, &args.to_root, &args.to_config, &args.target_layout)?;
     catch_interrupts();
     let bar = Bar::new(0, false);
     let inferred = infer(&family, &source, &target, &Limits::default(), &bar)?;

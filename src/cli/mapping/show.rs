@@ -9,10 +9,11 @@ use qkvconv::explain::{Drawing, Route, family, layout};
 use qkvconv::inspect::{deduce, example, of_config};
 use qkvconv::mapping::select::{all, select};
 use qkvconv::mapping::{Layout, Mapping};
+use qkvconv::provenance::{Document, Provenance};
 
 use crate::cli::Exit;
 use crate::cli::args::{MappingFiles, axis_size};
-use crate::cli::source::{config, read_mappings};
+use crate::cli::source::read_mappings;
 use crate::cli::ui::Ui;
 
 /// The most rows of a picture; equal ones are drawn once.
@@ -77,8 +78,10 @@ fn sizes(args: &ShowArgs, mapping: &Mapping, layouts: &[&Layout]) -> Result<Axis
         sizes.insert(axis.clone(), *size);
     }
     if let (Some(path), Some(layout)) = (&args.config, layouts.first()) {
-        let config = config(Some(path), path, layout.config_file(), &mut errors);
-        config.iter().for_each(|config| of_config(layout, config, &mut sizes));
+        match Document::read(path) {
+            Ok(config) => of_config(layout, &Provenance::from(config).of(layout), &mut sizes),
+            Err(error) => errors.push(error),
+        }
     }
     errors.finish(sizes).map(|(sizes, _)| sizes)
 }
