@@ -74,8 +74,10 @@ pub struct Catalog {
     pub tensors: Vec<TensorMeta>,
     /// The free-form metadata, merged over the files.
     pub metadata: BTreeMap<String, String>,
-    /// What each file says of itself beside its tensors, with the file that it stands in: GGUF's metadata, scalars and
-    /// settings in a pickle, Keras' configs.
+    /// What each file says of itself beside tensors, with the file that it stands in: the metadata of safetensors (an
+    /// object of texts) and of GGUF (an object under its flat keys; arrays of up to 256 items), the numbers, texts, lists,
+    /// dictionaries and attributes of objects in a pickle, whatever container holds the weights, and the configuration of
+    /// a Keras model (`model_config`). At most 4096 facts and 1 MiB a file, those nearest to the top first.
     pub facts: Vec<(PathBuf, serde_json::Value)>,
     /// What is odd but harmless.
     pub warnings: Vec<Diagnostic>,

@@ -15,6 +15,7 @@ use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
 
+mod facts;
 mod folder;
 mod gguf;
 mod hdf5;

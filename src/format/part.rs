@@ -23,13 +23,22 @@ pub(crate) struct Part {
     pub(crate) tensors: Vec<TensorMeta>,
     /// The free-form metadata.
     pub(crate) metadata: BTreeMap<String, String>,
+    /// What else the file says of itself, as a tree of JSON; see [`Catalog::facts`].
+    pub(crate) facts: Option<serde_json::Value>,
 }
 
 impl Part {
     /// Makes a part of one file whose tensors are read where they lie, as store 0.
     pub(crate) fn of(format: Format, file: &Arc<OpenFile>) -> Part {
         let stores: Vec<(usize, Arc<dyn Store>)> = vec![(0, Arc::clone(file) as Arc<dyn Store>)];
-        Part { format, files: vec![Arc::clone(file)], stores, tensors: Vec::new(), metadata: BTreeMap::new() }
+        Part {
+            format,
+            files: vec![Arc::clone(file)],
+            stores,
+            tensors: Vec::new(),
+            metadata: BTreeMap::new(),
+            facts: None,
+        }
     }
 
     /// Adds a store of the first file's bytes and returns its index.
@@ -63,7 +72,9 @@ pub(crate) fn assemble(
     let ((), warnings) = out.finish(())?;
     let format = parts.first().map_or(Format::Safetensors, |part| part.format);
     let (mut files, mut stores, mut named, mut tensors) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for part in parts {
+    let mut facts = Vec::new();
+    for mut part in parts {
+        facts.extend(part.facts.take().map(|said| (part.path().to_owned(), said)));
         let first = stores.len();
         for (file, store) in part.stores {
             named.push((part.files[file].path.clone(), part.files[file].size));
@@ -78,6 +89,7 @@ pub(crate) fn assemble(
     }
     let mut catalog = Catalog::new(source.to_owned(), named, tensors);
     catalog.metadata = metadata;
+    catalog.facts = facts;
     catalog.warnings = warnings;
     Ok(Box::new(PartsReader { format, catalog, files, stores }))
 }

@@ -471,6 +471,42 @@ fn objects_beside_the_tensors_are_passed_over() {
     }
 }
 
+#[test]
+fn what_stands_beside_the_tensors_is_kept_as_facts_whatever_container_is_read() {
+    let pickle = Pickle::new().op(b"}(").text("checkpoint_version").op(b"G@\x08\0\0\0\0\0\0");
+    // A namespace with a list, a type, a member of an enumeration and a long list, which is no fact.
+    let pickle = pickle.text("args").global("argparse", "Namespace").op(b")\x81}(");
+    let pickle =
+        pickle.text("num_query_groups").op(b"K\x03").text("names").op(b"](").text("q").text("k").op(b"e");
+    let pickle = pickle.text("dtype").global("torch", "bfloat16");
+    let pickle = pickle.text("kind").global("megatron", "ModelType").op(b"K\x02\x85R");
+    let pickle = pickle.text("long").op(b"](").op(&[b'N'; 300]).op(b"eub");
+    let pickle = pickle.text("optimizer").op(b"}(").text("param_groups").op(b"]").text("state").op(b"}K\0}");
+    let pickle = pickle.text("step").op(b"K\x05s").text("m").tensor(2, (0, &[2], &[1]), false).op(b"ssu");
+    let pickle = pickle.text("model").op(b"}").text("w").tensor(2, (0, &[2], &[1]), false).op(b"s");
+    let reader = opened(&archive(&pickle.op(b"u").stop(), &floats(2)), &options("model")).expect("opens");
+    let [(_, facts)] = &reader.catalog().facts[..] else { panic!("facts of one file") };
+    let expected = serde_json::json!({
+        "checkpoint_version": 3.0,
+        "args": { "num_query_groups": 3, "names": ["q", "k"], "dtype": "torch.bfloat16", "kind": 2 },
+        "optimizer": { "param_groups": [] },
+    });
+    assert_eq!(*facts, expected);
+}
+
+#[test]
+fn facts_of_shared_and_endless_containers_end() {
+    // Each list holds the one before it twice; the last holds itself.
+    let mut pickle = Pickle::new().op(b"]q\x00(K\x01K\x02e");
+    for at in 0..60_u8 {
+        pickle = pickle.op(&[b']', b'q', at + 1, b'(', b'h', at, b'h', at, b'e']);
+    }
+    let pickle = pickle.op(b"h\x3cq\xf0a").op(b"q\xf1}(").text("a").op(b"h\xf1").text("n").op(b"K\x07");
+    let pickle = pickle.text("w").tensor(2, (0, &[2], &[1]), false).op(b"u").stop();
+    let reader = opened(&archive(&pickle, &floats(2)), &OpenOptions::default()).expect("opens");
+    assert_eq!(reader.catalog().facts[0].1["n"], 7);
+}
+
 // ---- Files made to harm (KEY-13) ----
 
 #[test]

@@ -7,6 +7,7 @@ use super::types;
 use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
+use crate::format::facts;
 use crate::format::part::Part;
 use crate::format::store::{OpenFile, Spool, copy_swapped};
 use crate::format::{Format, OpenOptions};
@@ -33,6 +34,8 @@ pub(in crate::format) fn read(
     let mut part = Part::of(Format::Gguf, file);
     // What a file of several says of its number among them holds no longer for the whole.
     let fields = header.fields.iter().filter(|field| !field.key.starts_with("split."));
+    let facts = header.fields.iter();
+    part.facts = facts::of_entries(facts.filter_map(|field| Some((field.key.clone(), field.value.clone()?))));
     part.metadata = fields.filter_map(|field| Some((field.key.clone(), field.text.clone()?))).collect();
     let fail = |code, message: String, key: &str| {
         Diagnostic::error(code, message).file(&file.path).tensor(key).help(DAMAGED)

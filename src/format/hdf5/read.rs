@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hdf5_pure::{ChunkCacheConfig, Dataset, File, FileAccessProperties, Group};
+use serde_json::Value;
 
 use super::place::{DAMAGED, Place, most_decoded};
 use super::region::{Region, Structures};
@@ -13,6 +14,7 @@ use super::walk::{Found, Tensor, said, walk};
 use super::{LAYER_NAMES, VARS, numbered};
 use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, Errors};
+use crate::format::facts;
 use crate::format::part::Part;
 use crate::format::root::{Content, Descent, Leaf, choose};
 use crate::format::store::{Decode, OpenFile, Spool, Store, copy_swapped};
@@ -44,10 +46,11 @@ pub(super) fn read_region(
     let Some(path) = part.files.first().map(|file| file.path.clone()) else { return Ok(part) };
     let fail = |message: String| Diagnostic::error("format/hdf5", message).file(&path).help(DAMAGED);
     let unreadable = |what: String| Errors::from(fail(format!("the HDF5 file cannot be read: {what}")));
-    let (metadata, ordered, mut leaves) =
+    let Structure { metadata, facts, ordered, mut leaves } =
         guard(|| structures(region, options)).and_then(|found| found).map_err(unreadable)?;
     region.opened();
     part.metadata = metadata;
+    part.facts = part.facts.or(facts);
     let keras3 = is_keras3(&leaves);
     if keras3 && options.root.is_none() {
         leave_out_optimizer(&mut leaves);
@@ -84,8 +87,16 @@ fn guard<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| "it holds a number that is out of all bounds".to_owned())
 }
 
-/// What the structures of a file tell: the metadata, whether the root names its layers, and all that is in its groups.
-type Structure = (BTreeMap<String, String>, bool, Vec<Leaf<Tensor>>);
+/// What the structures of a file tell.
+struct Structure {
+    metadata: BTreeMap<String, String>,
+    /// The texts among the root's attributes, those that are JSON parsed; the configuration of a model is one.
+    facts: Option<Value>,
+    /// Whether the root names its layers.
+    ordered: bool,
+    /// All that is in its groups.
+    leaves: Vec<Leaf<Tensor>>,
+}
 
 fn structures(region: &Arc<Region>, options: &OpenOptions) -> Result<Structure, String> {
     // Each chunk is read once, so that none is kept.
@@ -93,20 +104,28 @@ fn structures(region: &Arc<Region>, options: &OpenOptions) -> Result<Structure, 
     let properties = FileAccessProperties::new().with_chunk_cache(cache);
     let hdf5 = File::from_source_with_options(Structures(Arc::clone(region)), properties);
     let root = hdf5.map_err(|error| said(&error))?.root();
-    let (metadata, ordered) = attributes(&root)?;
-    Ok((metadata, ordered, walk(root, region, options)?))
+    let (metadata, facts, ordered) = attributes(&root)?;
+    Ok(Structure { metadata, facts, ordered, leaves: walk(root, region, options)? })
 }
 
-/// Returns the texts among the root's attributes, and whether it names its layers. What describes a whole Keras model
-/// (its classes, its optimizer) does not belong to weights and is left out.
-fn attributes(root: &Group) -> Result<(BTreeMap<String, String>, bool), String> {
+/// Returns the texts among the root's attributes, as metadata and as facts, and whether it names its layers. What describes a whole Keras model
+/// (its classes, its optimizer) does not belong to weights and is no metadata.
+fn attributes(root: &Group) -> Result<(BTreeMap<String, String>, Option<Value>, bool), String> {
     let all = root.attrs().map_err(|error| said(&error))?;
     let ordered = all.contains_key(LAYER_NAMES) || all.contains_key(&numbered(LAYER_NAMES, 0));
     let listed = |name: &str| name.starts_with(LAYER_NAMES) || name.starts_with(super::WEIGHT_NAMES);
     let of_model = |name: &str| matches!(name, "model_config" | "training_config");
-    let texts = all.iter().filter(|(name, _)| !listed(name) && !of_model(name));
-    let metadata = texts.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())));
-    Ok((metadata.collect(), ordered))
+    let mut texts: Vec<(&String, &str)> = all
+        .iter()
+        .filter(|(name, _)| !listed(name))
+        .filter_map(|(name, value)| Some((name, value.as_str()?)))
+        .collect();
+    texts.sort_unstable();
+    let parsed = texts.iter().filter_map(|(name, text)| Some(((*name).clone(), facts::parsed(text)?)));
+    let facts = facts::of_entries(parsed);
+    let own = texts.into_iter().filter(|(name, _)| !of_model(name));
+    let metadata = own.map(|(name, text)| (name.clone(), text.to_owned())).collect();
+    Ok((metadata, facts, ordered))
 }
 
 /// Returns whether it is a weights file of Keras 3: variables are in groups of that name.

@@ -5,6 +5,7 @@
 
 mod archive;
 mod element;
+mod facts;
 mod input;
 mod legacy;
 mod overlap;
@@ -66,6 +67,7 @@ fn tensors(
     let leaves = walk::leaves(heap, value).map_err(|diagnostic| Errors::from(diagnostic.file(&file.path)))?;
     let chosen = choose(&file.path, leaves, ".", Descent::Alone(&is_number), options, out)?;
     let mut part = Part::of(Format::PyTorch, file);
+    part.facts = facts::facts(heap, value);
     for (key, found) in chosen {
         match found.and_then(|raw| place::place(&key, raw, storages)) {
             Ok(tensor) => part.tensors.push(tensor),

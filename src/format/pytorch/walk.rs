@@ -132,6 +132,16 @@ fn module(heap: &Heap, object: &Object) -> Option<Module> {
     Some(Module { parts, left_out: names.collect() })
 }
 
+/// Returns the attributes of a module that are facts, and the modules in it; nothing for another object.
+pub(super) fn module_facts(heap: &Heap, object: &Object) -> Option<Vec<(Value, Value)>> {
+    module(heap, object)?;
+    let state = state(heap, object)?;
+    let public = |name: Value| heap.str(name).is_some_and(|name| !name.starts_with('_'));
+    let own = heap.entries(state)?.iter().filter(|(name, _)| public(*name)).copied();
+    let modules = heap.get(state, "_modules").and_then(|part| heap.entries(dictionary(heap, part)));
+    Some(own.chain(modules.unwrap_or_default().iter().copied()).collect())
+}
+
 impl Module {
     fn keeps(&self, heap: &Heap, name: Value, value: Value) -> bool {
         value != Value::None && !heap.str(name).is_some_and(|name| self.left_out.contains(name))
@@ -159,7 +169,7 @@ fn dictionary(heap: &Heap, value: Value) -> Value {
 }
 
 /// Calls `with` for each part of a container: its name, or its position, and the value.
-fn each_part(heap: &Heap, value: Value, with: &mut dyn FnMut(Option<Value>, Value)) {
+pub(super) fn each_part(heap: &Heap, value: Value, with: &mut dyn FnMut(Option<Value>, Value)) {
     match heap.node(value) {
         Some(Node::Tuple(items) | Node::List(items) | Node::Set(items)) => {
             items.iter().for_each(|item| with(None, *item));
@@ -347,6 +357,11 @@ impl Walker<'_> {
         self.charge(usize::try_from(bytes).unwrap_or(usize::MAX))?;
         Ok(parts.into_iter().map(|((_, name), value)| (name, value)).collect())
     }
+}
+
+/// Returns the name that a key of a dictionary gives.
+pub(super) fn key_name(heap: &Heap, key: Value) -> Option<String> {
+    name(heap, key).map(|(_, name)| name)
 }
 
 /// Returns the name that a key of a dictionary gives, with a number for its kind.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::header::{self, LIMIT};
 use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, Errors};
+use crate::format::facts;
 use crate::format::part::Part;
 use crate::format::store::{OpenFile, Store};
 use crate::format::{Format, io_error};
@@ -18,6 +19,8 @@ pub(in crate::format) fn read(file: &Arc<OpenFile>, out: &mut Collector) -> Resu
     let data_start = 8 + length;
     let header = header::parse(&text, file.size - data_start, &file.path, out);
     let mut part = Part::of(Format::Safetensors, file);
+    let facts = header.metadata.iter().map(|(key, text)| (key.clone(), text.as_str().into()));
+    part.facts = facts::of_entries(facts);
     part.metadata = header.metadata;
     part.tensors.extend(header.tensors.into_iter().map(|entry| TensorMeta {
         strides: row_major(&entry.shape),
