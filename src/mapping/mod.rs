@@ -20,6 +20,7 @@ mod read_forward;
 mod recover;
 pub mod schema;
 pub mod select;
+pub mod strangers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
