@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 
 use crate::diag::Diagnostic;
 use crate::mapping::builtin;
+use crate::mapping::strangers::stranger;
 use crate::mapping::{Layout, Mapping};
 use crate::provenance::Facts;
 
@@ -70,9 +71,10 @@ impl Claim {
     pub fn words(&self) -> String {
         let Claim { model, place, layouts, why } = self;
         let told = format!("the model is a `{model}` ({place})");
-        match (why, layouts.is_empty()) {
-            (Some(why), true) => format!("{told}: {why}"),
-            _ => told,
+        match (why, layouts.first()) {
+            (Some(why), _) => format!("{told}: {why}"),
+            (None, Some(first)) => format!("{told}, which {first} lists"),
+            (None, None) => told,
         }
     }
 
@@ -146,6 +148,16 @@ impl<'a> Claims<'a> {
             return Standing::Listed;
         }
         for (model, fact) in &models {
+            // A stranger's name may be that of a GGUF architecture which a layout lists.
+            if let Some(stranger) = stranger(model) {
+                let (model, place) = ((*model).to_owned(), fact.place());
+                return Standing::Elsewhere(Claim {
+                    model,
+                    place,
+                    layouts: Vec::new(),
+                    why: Some(&stranger.why),
+                });
+            }
             let layouts = self.listing(model);
             if !layouts.is_empty() {
                 let (model, place) = ((*model).to_owned(), fact.place());

@@ -199,7 +199,10 @@ impl<'a> Detection<'a> {
         let mut candidates: Vec<Candidate> = Vec::new();
         for mapping in mappings {
             let of_family = |scored: &mut (&Mapping, &Layout, Candidate)| std::ptr::eq(scored.0, mapping);
-            candidates.extend(unite(scored.extract_if(.., of_family).map(|(.., candidate)| candidate)));
+            let mut family: Vec<Candidate> =
+                scored.extract_if(.., of_family).map(|(.., candidate)| candidate).collect();
+            prefer_special(&mut family, mapping);
+            candidates.extend(unite(family.into_iter()));
         }
         self.prefer_most(&mut candidates);
         prefer_listed(&mut candidates);
@@ -434,6 +437,39 @@ fn told_by(layout: &Layout) -> Vec<String> {
         told.push(format!("a config whose `{}` is {}", condition.key, condition.allowed_words()));
     }
     told
+}
+
+/// Of a family's fitting layouts that hold the same tensors, one whose templates are all more special than another's
+/// is the one that is meant, as of two rules that match one name: `model.norm.weight` before `{*m}.norm.weight`.
+fn prefer_special(candidates: &mut [Candidate], mapping: &Mapping) {
+    let templates = |candidate: &Candidate| -> Option<Vec<(usize, &Template)>> {
+        let layout = mapping.layouts.get(&candidate.layout)?;
+        let sources = candidate.bound.as_deref().filter(|_| candidate.fits())?.sources.iter();
+        let mut all: Vec<_> =
+            sources.map(|it| (it.tensor, &layout.rules[it.reading.rule].template)).collect();
+        all.sort_by_key(|(tensor, _)| *tensor);
+        Some(all)
+    };
+    let all: Vec<Option<Vec<(usize, &Template)>>> = candidates.iter().map(templates).collect();
+    let within = |a: &[(usize, &Template)], b: &[(usize, &Template)]| {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && a.1.is_within(b.1))
+    };
+    let mut general = Vec::new();
+    for (at, own) in all.iter().enumerate() {
+        let Some(own) = own else { continue };
+        let special = all.iter().enumerate().find(|(other, it)| {
+            let strictly = |it: &Vec<(usize, &Template)>| within(it, own) && !within(own, it);
+            *other != at && it.as_ref().is_some_and(strictly)
+        });
+        if let Some((other, _)) = special {
+            general.push((at, candidates[other].name()));
+        }
+    }
+    for (at, special) in general {
+        if !candidates[at].recorded {
+            candidates[at].obstacle = Some(format!("`{special}` names the same tensors more closely"));
+        }
+    }
 }
 
 /// Where a fitting layout lists the model that the checkpoint names, those that do not list it no longer fit.

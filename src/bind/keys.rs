@@ -12,6 +12,7 @@ use crate::diag::{Collector, Diagnostic, nearest};
 use crate::fold::pattern;
 use crate::mapping::key::{Captures, Paths, Template};
 use crate::mapping::{Layout, Mapping, Unmapped};
+use crate::provenance::Facts;
 
 /// A stored tensor and the rule that matches it.
 #[derive(Clone, Debug)]
@@ -109,13 +110,19 @@ pub(crate) fn sort_out(
     drop_unanchored(mapping, layout, modules.len(), &mut keys, &mut unmatched, &names);
     keys.modules = modules.into_keys().collect();
     if keys.matched.is_empty() {
-        nothing_matched(mapping, layout, catalog, &names, &keys, errors);
+        let unheld = unheld(layout, &active, &names);
+        nothing_matched(mapping, layout, catalog, (&names, unheld), &facts, &keys, errors);
     } else if mapping.unmapped == Unmapped::Error && !options.allows(Allow::Unmatched) {
         // Names that differ in their numbers alone are as near to the same rule.
         let mut near: FxHashMap<String, Option<&Template>> = FxHashMap::default();
         for (tensor, name) in &unmatched {
             let near = *near.entry(pattern(name)).or_insert_with(|| nearest_rule(layout, name));
-            errors.push(unmatched_tensor(layout, catalog, *tensor, near));
+            errors.push(match unheld(layout, &active, std::slice::from_ref(name)) {
+                Some(rule) => condition_of_rule(layout, rule, &facts)
+                    .file(&catalog.path)
+                    .tensor(&catalog.tensors[*tensor].key),
+                None => unmatched_tensor(layout, catalog, *tensor, near),
+            });
         }
     }
     keys.kept = unmatched;
@@ -220,14 +227,46 @@ pub(crate) fn names_for_rules(
     names
 }
 
+/// Returns a rule that does not count with this config and has the name of a tensor.
+fn unheld(layout: &Layout, active: &[bool], names: &[String]) -> Option<usize> {
+    (0..layout.rules.len()).filter(|rule| !active[*rule]).find(|&rule| {
+        names.iter().any(|name| {
+            let (file, key) = layout.split_name(name);
+            layout.rules[rule].template.matches(file, key).is_some()
+        })
+    })
+}
+
+/// Says that a rule has the name of a tensor, and does not count with this config.
+fn condition_of_rule(layout: &Layout, rule: usize, facts: &Facts<'_>) -> Diagnostic {
+    let rule = &layout.rules[rule];
+    let error = Diagnostic::error("bind/condition", "the rule of this name does not count with this config")
+        .rule(&rule.template.span);
+    let broken = rule.when.iter().find(|one| facts.hold(std::slice::from_ref(one)) == Some(false));
+    let Some(broken) = broken else { return error };
+    let found = match facts.get(&broken.key) {
+        Some(fact) => format!("{} = {}", fact.place(), fact.value),
+        None => format!("no `{}` in {}", broken.key, facts.describes().unwrap_or("the config")),
+    };
+    error
+        .expected(format!("`{}` is {}", broken.key, broken.allowed_words()))
+        .found(found)
+        .help("choose the layout that fits the config, or correct the config")
+}
+
 fn nothing_matched(
     mapping: &Mapping,
     layout: &Layout,
     catalog: &Catalog,
-    names: &[String],
+    (names, unheld): (&[String], Option<usize>),
+    facts: &Facts<'_>,
     keys: &Keys,
     errors: &mut Collector,
 ) {
+    if let Some(rule) = unheld {
+        errors.push(condition_of_rule(layout, rule, facts).file(&catalog.path));
+        return;
+    }
     let total = names.len();
     let mut error = Diagnostic::error("bind/nothing", format!("0 of {total} source tensors matched"))
         .file(&catalog.path)
