@@ -2,6 +2,9 @@
 //!
 //! Names are tried one of a kind at a time, so that a checkpoint of 100,000 tensors costs little more than one of 100.
 
+mod prefer;
+mod tell;
+
 use std::ops::Range;
 
 use indexmap::IndexMap;
@@ -10,12 +13,15 @@ use rustc_hash::FxBuildHasher;
 use crate::bind::{Allow, BindOptions, Bound, bind, names_for_rules};
 use crate::catalog::Catalog;
 use crate::claims::{Claims, Standing};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::Collector;
 use crate::fold::pattern;
 use crate::identity::Identity;
 use crate::mapping::key::Template;
 use crate::mapping::names::Names;
 use crate::mapping::{Layout, Mapping, Unmapped};
+use prefer::{prefer_listed, prefer_most, prefer_special, unite};
+use tell::told_by;
+pub use tell::{apart, only};
 
 /// How many names of one pattern are tried.
 const SAMPLES: usize = 8;
@@ -132,7 +138,7 @@ pub struct Detection<'a> {
 
 /// The names of a checkpoint's tensors as rules see them: prefixes stripped, and `None` for what is left out.
 pub fn names_to_try(catalog: &Catalog, options: &BindOptions) -> Vec<Option<String>> {
-    let names = names_for_rules(catalog, options, &mut crate::diag::Collector::default());
+    let names = names_for_rules(catalog, options, &mut Collector::default());
     let kept = |key: &str| {
         !options.drop.as_ref().is_some_and(|globs| globs.is_match(key))
             && options.only.as_ref().is_none_or(|globs| globs.is_match(key))
@@ -204,7 +210,7 @@ impl<'a> Detection<'a> {
             prefer_special(&mut family, mapping);
             candidates.extend(unite(family.into_iter()));
         }
-        self.prefer_most(&mut candidates);
+        prefer_most(&mut candidates, &self.tensors);
         prefer_listed(&mut candidates);
         candidates.sort_by_key(|candidate| {
             (!candidate.recorded, !candidate.fits(), !candidate.whole, candidate.total - candidate.matched)
@@ -318,169 +324,6 @@ impl<'a> Detection<'a> {
                 .values()
                 .any(|forward| forward.products.iter().all(|product| has(&product.projection.weight)))
     }
-
-    /// Of the families of single modules, those that fit and explain fewer tensors than another no longer fit.
-    fn prefer_most(&self, candidates: &mut [Candidate]) {
-        for candidate in candidates.iter_mut() {
-            // Names of modules that lack their anchors were taken, and are not held.
-            if let Some(bound) = &candidate.bound {
-                let held: rustc_hash::FxHashSet<usize> = bound.sources.iter().map(|it| it.tensor).collect();
-                candidate.taken = self.tensors.iter().map(|tensor| held.contains(tensor)).collect();
-                candidate.held = held.len();
-            }
-        }
-        let fitting = candidates.iter().filter(|it| it.fits() && !it.whole);
-        let Some(best) = fitting.max_by_key(|it| (it.recorded, it.held)) else { return };
-        let (name, most, recorded) = (best.name(), best.held, best.recorded);
-        for candidate in candidates.iter_mut().filter(|it| it.fits() && !it.whole) {
-            if candidate.held < most && !(candidate.recorded && recorded) {
-                let tensors = if candidate.held == 1 { "tensor" } else { "tensors" };
-                let message = format!("it explains {} {tensors}, `{name}` {most}", candidate.held);
-                candidate.obstacle = Some(message);
-            }
-        }
-    }
-}
-
-/// Returns the one layout that a checkpoint has.
-///
-/// # Errors
-/// Returns `detect/none` where nothing fits, and `detect/several` with what would tell them apart.
-pub fn only<'a>(candidates: &'a [Candidate], catalog: &Catalog) -> Result<&'a Candidate, Errors> {
-    let fitting: Vec<&Candidate> = candidates.iter().filter(|candidate| candidate.fits()).collect();
-    match fitting[..] {
-        [one] => Ok(one),
-        [first, ..] if first.recorded => Ok(first),
-        [] => Err(none(candidates, catalog).into()),
-        _ => {
-            let names: Vec<String> =
-                fitting.iter().map(|it| format!("{} ({})", it.name(), it.coverage())).collect();
-            let message = "several layouts explain the checkpoint, and nothing in it tells them apart";
-            let diagnostic = Diagnostic::error("detect/several", message).file(&catalog.path);
-            let diagnostic = diagnostic.found(names.join(", ")).help(format!(
-                "{}; say which with --from, as in --from {}",
-                apart(&fitting).join("; "),
-                fitting[0].name()
-            ));
-            Err(diagnostic.into())
-        }
-    }
-}
-
-/// Says that no layout fits, which come nearest, and what is in their way.
-fn none(candidates: &[Candidate], catalog: &Catalog) -> Diagnostic {
-    const NEAREST: usize = 3;
-    let diagnostic =
-        Diagnostic::error("detect/none", "no known layout explains the checkpoint").file(&catalog.path);
-    let nearest: Vec<String> = candidates
-        .iter()
-        .take(NEAREST)
-        .map(|candidate| {
-            let obstacle = candidate.obstacle.as_deref().unwrap_or_default();
-            format!("{} ({}; {obstacle})", candidate.name(), candidate.coverage())
-        })
-        .collect();
-    let diagnostic = match nearest.is_empty() {
-        true => diagnostic.found("no rule of these layouts matches a name"),
-        false => diagnostic.found(format!("nearest: {}", nearest.join("; "))),
-    };
-    let all_but_few = candidates.iter().find_map(|it| Some((it, it.all_but_few()?)));
-    match all_but_few {
-        Some((candidate, rest)) => {
-            let globs: Vec<String> = rest.iter().map(|glob| format!("--drop '{glob}'")).collect();
-            diagnostic.help(format!(
-                "if these tensors are no part of the model that you want: --from {} {}",
-                candidate.name(),
-                globs.join(" ")
-            ))
-        }
-        None => diagnostic
-            .help("name the layout with --from, or write a mapping file for it (`qkvconv mapping new`)"),
-    }
-}
-
-/// Returns what would tell fitting layouts apart, in words: at least one line.
-pub fn apart(fitting: &[&Candidate]) -> Vec<String> {
-    let mut lines = Vec::new();
-    for candidate in fitting {
-        let own = |text: &&String| !fitting.iter().all(|other| other.told_by.contains(*text));
-        let told: Vec<&str> = candidate.told_by.iter().filter(own).map(String::as_str).collect();
-        if !told.is_empty() {
-            lines.push(format!("{} is told by {}", candidate.name(), told.join(" and ")));
-        }
-    }
-    let bare: Vec<String> = fitting
-        .iter()
-        .filter(|candidate| candidate.told_by.is_empty())
-        .map(|candidate| format!("`qkvconv inspect --evidence --from {}`", candidate.name()))
-        .collect();
-    if lines.len() < 2 && !bare.is_empty() {
-        lines.push(format!(
-            "they name and shape all tensors alike; trained weights may tell: compare {}",
-            bare.join(" and ")
-        ));
-    }
-    if lines.is_empty() {
-        lines.push("no config tells them apart".to_owned());
-    }
-    lines
-}
-
-/// Returns what tells a layout beside names and shapes.
-fn told_by(layout: &Layout) -> Vec<String> {
-    let mut told = Vec::new();
-    if !layout.models.is_empty() {
-        let models: Vec<String> = layout.models.iter().map(|name| format!("`{name}`")).collect();
-        told.push(format!("a config whose `model_type` is {}", models.join(" or ")));
-    }
-    for condition in &layout.when {
-        told.push(format!("a config whose `{}` is {}", condition.key, condition.allowed_words()));
-    }
-    told
-}
-
-/// Of a family's fitting layouts that hold the same tensors, one whose templates are all more special than another's
-/// is the one that is meant, as of two rules that match one name: `model.norm.weight` before `{*m}.norm.weight`.
-fn prefer_special(candidates: &mut [Candidate], mapping: &Mapping) {
-    let templates = |candidate: &Candidate| -> Option<Vec<(usize, &Template)>> {
-        let layout = mapping.layouts.get(&candidate.layout)?;
-        let sources = candidate.bound.as_deref().filter(|_| candidate.fits())?.sources.iter();
-        let mut all: Vec<_> =
-            sources.map(|it| (it.tensor, &layout.rules[it.reading.rule].template)).collect();
-        all.sort_by_key(|(tensor, _)| *tensor);
-        Some(all)
-    };
-    let all: Vec<Option<Vec<(usize, &Template)>>> = candidates.iter().map(templates).collect();
-    let within = |a: &[(usize, &Template)], b: &[(usize, &Template)]| {
-        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && a.1.is_within(b.1))
-    };
-    let mut general = Vec::new();
-    for (at, own) in all.iter().enumerate() {
-        let Some(own) = own else { continue };
-        let special = all.iter().enumerate().find(|(other, it)| {
-            let strictly = |it: &Vec<(usize, &Template)>| within(it, own) && !within(own, it);
-            *other != at && it.as_ref().is_some_and(strictly)
-        });
-        if let Some((other, _)) = special {
-            general.push((at, candidates[other].name()));
-        }
-    }
-    for (at, special) in general {
-        if !candidates[at].recorded {
-            candidates[at].obstacle = Some(format!("`{special}` names the same tensors more closely"));
-        }
-    }
-}
-
-/// Where a fitting layout lists the model that the checkpoint names, those that do not list it no longer fit.
-fn prefer_listed(candidates: &mut [Candidate]) {
-    let listed = |candidate: &Candidate| candidate.standing == Standing::Listed;
-    let Some(best) = candidates.iter().find(|it| it.fits() && listed(it)).map(Candidate::name) else {
-        return;
-    };
-    for candidate in candidates.iter_mut().filter(|it| it.fits() && !listed(it) && !it.recorded) {
-        candidate.obstacle = Some(format!("`{best}` lists the model that the checkpoint names"));
-    }
 }
 
 /// Why a checkpoint is not bound.
@@ -514,38 +357,4 @@ fn try_binding(
             None => Unbound::Open(all.iter().map(|diagnostic| diagnostic.message.clone()).collect()),
         }
     })
-}
-
-/// Makes one candidate of the fitting layouts of a family that hold the same in the same places.
-fn unite(candidates: impl Iterator<Item = Candidate>) -> Vec<Candidate> {
-    let mut kept: Vec<Candidate> = Vec::new();
-    for mut candidate in candidates {
-        let twin = kept.iter_mut().find(|other| other.fits() && candidate.fits() && same(other, &candidate));
-        match twin {
-            Some(twin) if candidate.recorded && !twin.recorded => {
-                candidate.same_as = std::mem::take(&mut twin.same_as);
-                candidate.same_as.push(twin.layout.clone());
-                *twin = candidate;
-            }
-            Some(twin) => twin.same_as.push(candidate.layout),
-            None => kept.push(candidate),
-        }
-    }
-    kept
-}
-
-fn same(a: &Candidate, b: &Candidate) -> bool {
-    let (Some(a), Some(b)) = (&a.bound, &b.bound) else { return false };
-    let instance = |bound: &Bound, at: usize| {
-        let info = &bound.instances[at];
-        (info.param, bound.modules[info.module].clone())
-    };
-    a.sources.len() == b.sources.len()
-        && a.sources.iter().zip(&b.sources).all(|(x, y)| {
-            x.tensor == y.tensor
-                && x.affine == y.affine
-                && x.blocks == y.blocks
-                && x.instances.len() == y.instances.len()
-                && x.instances.iter().zip(&y.instances).all(|(i, j)| instance(a, i.1) == instance(b, j.1))
-        })
 }
