@@ -137,6 +137,9 @@ pub(super) fn families(wanted: &(dyn Fn(&str) -> bool + Sync)) -> Vec<Mapping> {
 struct Skimmed<'a> {
     #[serde(borrow)]
     layouts: BTreeMap<Cow<'a, str>, SkimmedLayout<'a>>,
+    /// `keep` in a family of modules.
+    #[serde(borrow, default)]
+    unmapped: Option<Cow<'a, str>>,
 }
 
 /// As much of a layout as tells the names of its tensors.
@@ -175,16 +178,20 @@ impl SkimmedLayout<'_> {
     }
 }
 
-/// Returns the built-in layouts, as `family/layout`, that list a model among theirs. The files are skimmed, not read.
+/// Returns the built-in layouts, as `family/layout`, that list a model among theirs, those of whole models first. The
+/// files are skimmed, not read.
 pub fn listing(model: &str) -> Vec<String> {
     let quoted = format!("\"{model}\"");
-    let mut found = Vec::new();
+    let (mut found, mut modules) = (Vec::new(), Vec::new());
     // Most files do not hold the name at all.
     for (family, text) in FILES.iter().filter(|(_, text)| text.contains(&quoted)) {
         let Ok(skimmed) = serde_json::from_str::<Skimmed<'_>>(text) else { continue };
         let listing = skimmed.layouts.iter().filter(|(_, layout)| layout.lists(model, &skimmed.layouts));
-        found.extend(listing.map(|(name, _)| format!("{family}/{name}")));
+        let names = listing.map(|(name, _)| format!("{family}/{name}"));
+        let is_modules = skimmed.unmapped.as_deref() == Some("keep");
+        (if is_modules { &mut modules } else { &mut found }).extend(names);
     }
+    found.append(&mut modules);
     found
 }
 
