@@ -329,7 +329,7 @@ pub(super) const LAYOUT: Object = Object {
         ),
         removable(
             "models",
-            "What `model_type` in a config calls its models; it tells layouts apart that hold the same names.",
+            "What `model_type` in a config, or `general.architecture` in a GGUF file, calls its models; it tells layouts apart that hold the same names, and a model of another family that looks alike from its own.",
             Value::AnyOf(STRINGS),
             "[\"bert\"]",
         ),

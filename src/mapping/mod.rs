@@ -132,7 +132,8 @@ pub struct Layout {
     pub when: Vec<Condition>,
     /// Metadata that the layout's readers demand.
     pub metadata: BTreeMap<String, String>,
-    /// What the `model_type` of a config calls its models: of several layouts that fit, detection takes the one that names it.
+    /// What the `model_type` of a config, or the `general.architecture` of a GGUF file, calls its models: of several
+    /// layouts that fit, detection takes the one that names it.
     pub models: Vec<String>,
     /// How the framework computes attention from the tensors, by the kind of attention; one alone has no name.
     pub forwards: IndexMap<String, forward::Forward>,

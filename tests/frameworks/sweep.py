@@ -252,7 +252,8 @@ def inspect(out, qkvconv):
                 if verdict == "unknown" or (verdict == "no models" and not elsewhere and name not in strangers) or listed and stranger:
                     wrong.append(f"{name}: {layout} {verdict} ({', '.join(forms)})")
             else:
-                table.setdefault(name, {}).setdefault("modules", []).append(layout)
+                row = table.setdefault(name, {})
+                row.setdefault("not" if layout in told else "modules", []).append(layout)
     return table, wrong
 
 
