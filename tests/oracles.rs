@@ -41,7 +41,7 @@ const PAIRS: &[Pair] = &[
     Pair { name: "08_hf_bert_to_google_tf1_ckpt", family: "bert", from: "hf", to: "google-tf1", forth: &[], back: &["--axis", "h=3"], open: &[] },
     Pair { name: "60_hf_xlnet_to_tfxlnet_h5", family: "xlnet", from: "hf", to: "hf-tf", forth: &[], back: &[], open: &[] },
     Pair { name: "61_hf_deberta_to_tfdeberta_h5", family: "deberta", from: "hf", to: "hf-tf", forth: &[], back: &[], open: &["h"] },
-    Pair { name: "62_hf_debertav2_to_tfdebertav2_h5", family: "deberta", from: "hf-v2", to: "hf-tf-v2", forth: &[], back: &[], open: &["h"] },
+    Pair { name: "62_hf_debertav2_to_tfdebertav2_h5", family: "deberta", from: "hf-v2", to: "hf-tf-v2", forth: &[], back: &[], open: &[] },
     Pair { name: "11_hf_bert_to_flaxbert_msgpack", family: "bert", from: "hf", to: "hf-flax", forth: &[], back: &[], open: &[] },
     Pair { name: "12_hf_gpt2_to_nanogpt", family: "gpt2", from: "hf", to: "nanogpt", forth: &["--add-prefix", "_orig_mod."], back: &["--root", "model", "--strip-prefix", "_orig_mod", "--axis", "h=3"], open: &[] },
     Pair { name: "12c_hf_gpt2_to_flaxgpt2_msgpack", family: "gpt2", from: "hf", to: "hf-flax", forth: &[], back: &[], open: &[] },

@@ -95,23 +95,12 @@ impl Binding<'_> {
 
     /// Returns whether the target always has the rule's tensors in that module, made of zeros where the source lacks them.
     fn is_demanded(&self, rule: usize, module: u32) -> bool {
-        let held = &self.pair.layout(Side::Target).rules[rule];
+        let layout = self.pair.layout(Side::Target);
         let always = |&param: &ParamId| {
             self.pair.mapping.params.get_index(param).is_some_and(|(_, p)| p.absent_zeros && !p.optional)
         };
         let params = &self.pair.target_rules[rule].params;
-        !held.optional && params.iter().all(always) && self.is_written_in(rule, module)
-    }
-
-    /// Returns whether the rule's names are names in that module: of its paths, those that any of the target's templates
-    /// captures are the ones that this rule's does. What the source captures besides does not count.
-    fn is_written_in(&self, rule: usize, module: u32) -> bool {
-        let rules = &self.pair.layout(Side::Target).rules;
-        let wanted: SmallVec<[&str; 2]> = rules[rule].template.paths().collect();
-        let captured = |name: &str| rules.iter().any(|rule| rule.template.paths().any(|path| path == name));
-        let paths = &self.keys.modules[module as usize];
-        wanted.iter().all(|name| paths.iter().any(|(path, _)| &**path == *name))
-            && paths.iter().all(|(path, _)| wanted.contains(&&**path) || !captured(path))
+        !layout.rules[rule].optional && params.iter().all(always) && self.keys.writes_in(layout, rule, module)
     }
 
     /// Returns whether a module's captured paths are those under which a parameter is found.
