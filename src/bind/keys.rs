@@ -132,6 +132,19 @@ pub(crate) fn sort_out(
     keys
 }
 
+impl Keys {
+    /// Returns whether the names of a target's rule are names in a module: of its paths, those that any of the target's
+    /// templates captures are the ones that this rule's does. What the source captures besides does not count.
+    pub(super) fn writes_in(&self, target: &Layout, rule: usize, module: u32) -> bool {
+        let wanted: Vec<&str> = target.rules[rule].template.paths().collect();
+        let captured =
+            |name: &str| target.rules.iter().any(|rule| rule.template.paths().any(|path| path == name));
+        let paths = &self.modules[module as usize];
+        wanted.iter().all(|name| paths.iter().any(|(path, _)| **path == **name))
+            && paths.iter().all(|(path, _)| wanted.contains(&&**path) || !captured(path))
+    }
+}
+
 /// Returns the paths that the target captures for a source rule's parameters and the source does not, each as the
 /// target says that it is.
 fn uncaptured(pair: &Pair<'_>, rule: usize) -> Paths {

@@ -95,14 +95,12 @@ impl Binding<'_> {
 
     /// Returns whether the target always has the rule's tensors in that module, made of zeros where the source lacks them.
     fn is_demanded(&self, rule: usize, module: u32) -> bool {
-        let held = &self.pair.layout(Side::Target).rules[rule];
+        let layout = self.pair.layout(Side::Target);
         let always = |&param: &ParamId| {
             self.pair.mapping.params.get_index(param).is_some_and(|(_, p)| p.absent_zeros && !p.optional)
         };
         let params = &self.pair.target_rules[rule].params;
-        !held.optional
-            && params.iter().all(always)
-            && params.iter().all(|&param| self.is_module_of(module, param))
+        !layout.rules[rule].optional && params.iter().all(always) && self.keys.writes_in(layout, rule, module)
     }
 
     /// Returns whether a module's captured paths are those under which a parameter is found.

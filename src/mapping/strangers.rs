@@ -13,7 +13,7 @@ use serde::Deserialize;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stranger {
-    /// The families that name and shape their tensors alike.
+    /// The families that name and shape their tensors alike, `family`, or single layouts of them, `family/layout`.
     pub not: Vec<String>,
     /// What it computes otherwise, in words.
     pub why: String,
@@ -30,7 +30,8 @@ struct Strangers {
 }
 
 /// Returns what is known of a model type (`model_type` of a config, `general.architecture` of a GGUF file) that looks
-/// like a family which is not its own; `None` for all others, those with a layout of their own among them.
+/// like a family, or a layout, which is not its own; `None` for all others. A layout that lists the type in `models`
+/// holds it, whatever is known here.
 ///
 /// # Panics
 /// Never in a released build: a test reads the list.
@@ -60,11 +61,25 @@ mod tests {
     }
 
     #[test]
+    fn a_single_layout_may_be_the_wrong_one() {
+        assert_eq!(stranger("codegen").expect("is listed").not, ["attention/phi3"]);
+    }
+
+    #[test]
     fn strangers_are_told_from_families_that_there_are() {
         for (model, stranger) in all() {
             assert!(!stranger.not.is_empty() && !stranger.why.is_empty(), "{model}");
             assert!(stranger.source.contains('/') && stranger.source.contains(' '), "{model}");
             for family in &stranger.not {
+                if let Some((family, layout)) = family.split_once('/') {
+                    let family =
+                        builtin::family(family).unwrap_or_else(|| panic!("{model}: no family {family}"));
+                    assert!(
+                        family.layouts.get(layout).is_some_and(|layout| !layout.models.contains(model)),
+                        "{model}"
+                    );
+                    continue;
+                }
                 let family = builtin::family(family).unwrap_or_else(|| panic!("{model}: no family {family}"));
                 // A layout that lists a stranger of its family would be both right and wrong for it; but GGUF files may
                 // hold the same model in the family's order.

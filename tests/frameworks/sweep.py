@@ -40,6 +40,13 @@ VARIANTS = [
 ]
 LIMIT = 90_000_000  # parameters
 
+# What a type needs besides, or its small sizes would contradict each other.
+NEEDS = {
+    "codegen": {"n_head": 8, "n_embd": 64, "rotary_dim": 4}, "gptj": {"rotary_dim": 4},
+    "mobilebert": {"num_attention_heads": 4, "true_hidden_size": 48, "intra_bottleneck_size": 48},
+    "detr": {"decoder_ffn_dim": 80, "decoder_attention_heads": 6},
+}
+
 # Types whose tensors hang on flags: one model more for each.
 FLAGS = {
     "falcon": [{"new_decoder_architecture": True, "num_kv_heads": 2},
@@ -116,7 +123,7 @@ def config_of(name, variant, flags):
     whole = kind()
     tree = whole.to_dict()
     shrink(tree, getattr(kind, "attribute_map", {}) or {}, variant)
-    tree.update(flags)
+    tree.update({**NEEDS.get(name, {}), **flags})
     tree.pop("model_type", None), tree.pop("transformers_version", None)
     return kind.from_dict(tree)
 
@@ -245,7 +252,8 @@ def inspect(out, qkvconv):
                 if verdict == "unknown" or (verdict == "no models" and not elsewhere and name not in strangers) or listed and stranger:
                     wrong.append(f"{name}: {layout} {verdict} ({', '.join(forms)})")
             else:
-                table.setdefault(name, {}).setdefault("modules", []).append(layout)
+                row = table.setdefault(name, {})
+                row.setdefault("not" if layout in told else "modules", []).append(layout)
     return table, wrong
 
 
