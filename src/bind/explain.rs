@@ -200,6 +200,7 @@ fn origin_text(binding: &Binding<'_>, unknowns: &Unknowns<'_>, origin: Origin) -
         Fact::Config { key } => key.clone(),
         Fact::Recorded => "recorded in the file".into(),
         Fact::Fixed => "fixed by the mapping".into(),
+        Fact::Only => "the only value that fits".into(),
         Fact::Rule { span } => format!("rule at {}", span.place()),
         // Without indices, so that the same complaint about every layer is one.
         Fact::Shape { tensor, .. } => {

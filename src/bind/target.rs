@@ -17,6 +17,7 @@ use crate::catalog::row_major;
 use crate::diag::{Collector, Diagnostic};
 use crate::mapping::Rule;
 use crate::mapping::key::Captures;
+use crate::mapping::role::AttentionPart;
 
 /// The most tensors that are written, several times as many as models of thousands of experts have.
 const MOST_TARGETS: u64 = 1 << 20;
@@ -240,14 +241,14 @@ impl Binding<'_> {
             let stored = &self.catalog.tensors[held.tensor];
             let strides = (stored.strides != row_major(&stored.shape)).then_some(&stored.strides[..]);
             match classes.lower(unknowns, &instance, strides) {
-                Ok(Lowered { blocks, sizes, .. }) => {
+                Ok(Lowered { blocks, sizes, known, .. }) => {
                     let rule = &self.pair.layout(Side::Source).rules[held.rule];
                     let affine = self.affine(unknowns, rule, held.scopes[0], &mut errors);
                     let params = &self.pair.source_rules[held.rule].params;
                     let instances = params.iter().copied().zip(held.instances.iter().copied()).collect();
                     let rule = rule.template.span.clone();
                     let captures = self.captures(held.module, &held.indices);
-                    let reading = Reading { rule: held.rule, captures, sizes };
+                    let reading = Reading { rule: held.rule, captures, sizes, known };
                     sources.push(SourceTensor {
                         tensor: held.tensor,
                         rule,
@@ -310,6 +311,7 @@ impl Binding<'_> {
             kept,
             unplaced,
             params: self.pair.mapping.params.keys().cloned().collect(),
+            parts: self.parts(),
             sizes: explain::sizes(&self, unknowns),
             dtype: self.options.dtype,
             warnings: Vec::new(),
@@ -429,9 +431,9 @@ impl Binding<'_> {
             let captures = self.captures(group.module, &indices);
             let named = Captures { counts: counts.clone(), ..captures.clone() };
             if let Some(key) = self.print(rule, group, &named, errors) {
-                let Lowered { shape, blocks, sizes } = lowered;
+                let Lowered { shape, blocks, sizes, known } = lowered;
                 let (rule, instances) = (rule.template.span.clone(), instances.clone());
-                let reading = Reading { rule: group.rule, captures, sizes };
+                let reading = Reading { rule: group.rule, captures, sizes, known };
                 targets.push(TargetTensor { key, dtype, shape, rule, reading, blocks, instances, affine });
             }
             // The last axis of the name runs fastest.
@@ -480,6 +482,14 @@ impl Binding<'_> {
                 None
             }
         }
+    }
+}
+
+impl Binding<'_> {
+    /// Returns of each parameter which part of which attention it is.
+    fn parts(&self) -> Vec<Option<AttentionPart>> {
+        let roles = self.pair.mapping.roles();
+        self.pair.mapping.params.keys().map(|name| roles.part(name).cloned()).collect()
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use super::compute::rules_of;
 use super::overlap::common_name;
 use crate::diag::Diagnostic;
 use crate::mapping::arith::Formula;
@@ -48,7 +47,7 @@ fn check_forwards(layout: &Layout, found: &mut Vec<Diagnostic>) {
         let norms = [&forward.q_norm, &forward.k_norm].into_iter().flatten();
         let weights = projections.map(|projection| &projection.weight);
         for template in weights.chain(norms.filter_map(|norm| norm.weight.as_ref())) {
-            if rules_of(layout, template).is_empty() {
+            if layout.rules_of(template).is_empty() {
                 found.push(
                     Diagnostic::error(
                         "lint/forward-tensor",
