@@ -16,6 +16,7 @@ use crate::diag::{Collector, Diagnostic, nearest_key};
 use crate::mapping::Layout;
 use crate::mapping::forward::stored_name;
 use crate::mapping::key::Captures;
+use crate::mapping::role::AxisRole;
 use crate::span::Span;
 
 /// The source layout's conditions on the config must hold. The target's are about another config, which is not there.
@@ -275,8 +276,12 @@ impl Open {
                 .iter()
                 .flat_map(|layout| [layout.axes.get(name), binding.pair.mapping.axes.get(name)])
                 .flatten()
-                .map(|axis| &axis.about)
+                .map(|axis| axis.about.as_str())
                 .find(|about| !about.is_empty());
+            let about = about.or_else(|| {
+                let own = layouts.iter().find_map(|layout| binding.pair.mapping.axis_role(layout, name));
+                own.map(AxisRole::name)
+            });
             let keys =
                 binding.pair.layout(Side::Source).config.get(name).map(|entry| entry.keys.join("` or `"));
             let held = binding.held.iter().map(|held| &binding.catalog.tensors[held.tensor]);

@@ -181,6 +181,11 @@ pub fn examine(
     limits: &Limits,
     progress: &dyn Progress,
 ) -> Result<Evidence, Errors> {
+    if bound.parts.iter().all(Option::is_none) {
+        let why = "the mapping file gives no parameter the role q, k, v or o".to_owned();
+        let (questions, skipped) = (Vec::new(), Vec::new());
+        return Ok(Evidence { questions, left_out: 0, skipped, decision: Decision::Abstains(why) });
+    }
     let Declared { modules, left_out, skipped } = declared(bound, reader.catalog(), limits);
     let mut questions = weigh(reader, &modules, limits, progress)?;
     questions.extend(orient(reader, &modules, limits, progress)?);

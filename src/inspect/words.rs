@@ -2,6 +2,7 @@
 
 use super::sizes::deduce;
 use crate::bind::AxisSizes;
+use crate::mapping::role::AxisRole;
 use crate::mapping::{Layout, Mapping};
 use crate::notation::{Dim, DimKind, Expr, Term};
 
@@ -108,7 +109,8 @@ impl Words<'_> {
         let about =
             self.layout.axes.get(name).map(|axis| axis.about.as_str()).filter(|about| !about.is_empty());
         let about = about.or_else(|| self.mapping.axes.get(name).map(|axis| axis.about.as_str()));
-        let about = about.filter(|about| !about.is_empty()).unwrap_or(name);
+        let role = || self.mapping.axis_role(self.layout, name).map(AxisRole::name);
+        let about = about.filter(|about| !about.is_empty()).or_else(role).unwrap_or(name);
         // The first clause says what it is; the rest explains.
         let about = about.split([':', ';', ',']).next().unwrap_or(about);
         match self.sizes.get(name) {

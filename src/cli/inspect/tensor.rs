@@ -8,6 +8,7 @@ use qkvconv::diag::{Diagnostic, Errors};
 use qkvconv::exec::publish::{Destination, PublishOptions, Staging, io_error};
 use qkvconv::format::output::{OutputFile, OutputLayout, OutputTensor, lay_out_array};
 use qkvconv::inspect::{Seen, elements, kind, ranges};
+use qkvconv::mapping::role::AxisRole;
 use qkvconv::mapping::{Layout, Mapping};
 use serde_json::{Value, json};
 
@@ -126,8 +127,9 @@ impl Look<'_> {
                 .into());
         }
         let Some(open) = seen.open_axis(param) else { return Ok(()) };
-        let about =
-            mapping.axis(layout, open).map(|axis| axis.about.as_str()).filter(|about| !about.is_empty());
+        let role = || mapping.axis_role(layout, open).map(AxisRole::name);
+        let about = mapping.axis(layout, open).map(|axis| axis.about.as_str());
+        let about = about.filter(|about| !about.is_empty()).or_else(role);
         let about = about.map_or(String::new(), |about| format!(" ({about})"));
         // The head size follows from the number of heads, which a config tells.
         let asked = [mapping.head_axis(param), Some(open)].into_iter().flatten();
