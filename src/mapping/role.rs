@@ -521,3 +521,85 @@ fn joined(sets: Vec<Vec<String>>) -> Vec<Vec<String>> {
     all.sort_unstable();
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::fields::{AXIS_ROLES, PARAM_ROLES};
+    use super::super::read;
+    use super::*;
+    use crate::span::Source;
+
+    #[test]
+    fn every_role_has_its_name_in_the_file() {
+        let axes: Vec<&str> = AXIS_ROLES.iter().map(|choice| choice.name).collect();
+        assert_eq!(axes, AxisRole::ALL.map(AxisRole::name));
+        let params: Vec<&str> = PARAM_ROLES.iter().map(|choice| choice.name).collect();
+        assert_eq!(params, ParamRole::ALL.map(ParamRole::name));
+        assert!(axes.iter().all(|name| AxisRole::parse(name).is_some_and(|role| role.name() == *name)));
+        assert!(params.iter().all(|name| ParamRole::parse(name).is_some_and(|role| role.name() == *name)));
+    }
+
+    fn roles(axes: &str, params: &str, layouts: &str) -> Mapping {
+        let text = format!(
+            r#"{{"format": 1, "family": "f", "axes": {{{axes}}}, "params": {{{params}}}, "layouts": {{{layouts}}}}}"#
+        );
+        read(&Arc::new(Source { name: "f.json".into(), text })).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    /// Letters and texts that say something else on purpose.
+    const AXES: &str = r#""x": "q", "y": "head size", "z": "heads""#;
+
+    #[test]
+    fn forward_tells_parts_and_axes() {
+        let params = r#""v": "x y z", "k": "x y z", "q": "x y z", "w": "x y""#;
+        let apart = r#""apart": { "tensors": { "Q": "v: (x y) z", "K": "k: (x y) z", "V": "q: (x y) z", "B": "w: (x y)" },
+            "forward": { "source": "s", "axes": { "h": "x", "g": "x", "d": "y", "dv": "y" },
+                "q": { "weight": "Q", "bias": "B", "apply": "linear" }, "k": { "weight": "K", "apply": "linear" },
+                "v": { "weight": "V", "apply": "linear" } } }"#;
+        let mapping = roles(AXES, params, apart);
+        let told = |role, is_bias| Some(Known { role, is_bias, is_told: true });
+        assert_eq!(mapping.roles().param("v"), told(ParamRole::Q, false));
+        assert_eq!(mapping.roles().param("w"), told(ParamRole::Q, true));
+        assert_eq!(mapping.roles().param("k"), told(ParamRole::K, false));
+        assert_eq!(mapping.roles().param("q"), told(ParamRole::V, false));
+        assert_eq!((mapping.head_axis("v"), mapping.head_size_axis("v")), (Some("x"), Some("y")));
+        let part = mapping.roles().part("w").expect("is a part");
+        assert_eq!(part.axes, Some(["x", "x", "y", "y"].map(str::to_owned)));
+        assert_eq!(mapping.roles().part("v").map(|part| part.attention), Some(part.attention));
+    }
+
+    #[test]
+    fn the_order_of_a_fused_tensor_is_not_told() {
+        let params = r#""a": "x y z", "b": "x y z", "c": "x y z""#;
+        let fused = |name: &str, order: &str| {
+            format!(
+                r#""{name}": {{ "tensors": {{ "W": "(a: x y + b: x y + c: x y) z" }}, "forward": {{ "source": "s",
+                    "axes": {{ "h": "x", "g": "x", "d": "y", "dv": "y" }},
+                    "qkv": {{ "weight": "W", "apply": "linear", "cut": "blocks", "order": "{order}" }} }} }}"#
+            )
+        };
+        let mapping = roles(AXES, params, &fused("one", "q k v"));
+        let known = Known { role: ParamRole::Q, is_bias: false, is_told: false };
+        assert_eq!(mapping.roles().param("a"), Some(known));
+        // Two that contradict each other tell nothing of what they disagree on.
+        let mapping = roles(AXES, params, &[fused("one", "q k v"), fused("two", "k q v")].join(", "));
+        assert_eq!(mapping.roles().param("a"), None);
+        assert_eq!(mapping.roles().param("c").map(|known| known.role), Some(ParamRole::V));
+    }
+
+    #[test]
+    fn groups_tell_their_axes() {
+        let axes = r#""h": { "is": "g r" }, "g": "", "r": "", "d": "", "e": "", "f": { "is": "t u" }, "t": "", "u": """#;
+        let params = r#""q": "h d e", "k": "g d e", "up": "f e""#;
+        let layouts = r#""one": { "tensors": { "q": "q: (h d) e", "k": "k: (g d) e", "up": "up: f e" } }"#;
+        let mapping = roles(axes, params, layouts);
+        let role = |name: &str| mapping.roles().axis(name);
+        assert_eq!((role("h"), role("g")), (Some(AxisRole::QueryHeads), Some(AxisRole::KvHeads)));
+        assert_eq!((role("r"), role("d")), (Some(AxisRole::QueriesPerKvHead), Some(AxisRole::HeadSize)));
+        assert_eq!((role("e"), role("f"), role("t")), (None, None, None));
+        assert_eq!((mapping.head_axis("k"), mapping.group_axis("h")), (Some("g"), Some("g")));
+        assert_eq!(mapping.head_axis("up"), None);
+    }
+}

@@ -13,36 +13,41 @@ use serde_json::{Value, json};
 
 use crate::kit::{Folder, Nobody, Tensor, Tensors, borrowed, mapping, of_shapes};
 
-/// Replaces what is written for readers: every `about`, and every axis that is a text alone.
+/// Replaces what is written for readers: every `about`, and every axis that is a text alone. The order of the file stays.
 fn without_words(text: &str) -> String {
-    fn blank(value: &mut Value, number: &mut usize) {
-        match value {
-            Value::Object(fields) => {
-                for (name, value) in fields {
-                    if name == "about" {
-                        *number += 1;
-                        *value =
-                            format!("Kopfzahl {number}: all heads, key/value head size of v, rotary pair")
-                                .into();
-                    } else {
-                        blank(value, number);
-                    }
-                }
-            }
-            Value::Array(items) => items.iter_mut().for_each(|item| blank(item, number)),
-            _ => {}
+    let (mut number, mut in_axes) = (0, false);
+    // Replaces the string that begins behind a place.
+    let mut replace = |line: &str, at: usize| {
+        let start = at + line[at..].find('"').expect("a string");
+        let quoted = line[start + 1..].char_indices().scan(false, |escaped, (at, c)| {
+            let ends = c == '"' && !*escaped;
+            *escaped = c == '\\' && !*escaped;
+            Some((at, ends))
+        });
+        let length = quoted.into_iter().find(|(_, ends)| *ends).expect("its end").0;
+        number += 1;
+        let words = format!("Kopfzahl {number}: all heads; key/value head size of v that rotate, layers");
+        format!("{}{words}{}", &line[..=start], &line[start + 1 + length..])
+    };
+    let lines = text.lines().map(|line| {
+        let mut line = line.to_owned();
+        if line == "  \"axes\": {" {
+            in_axes = true;
+        } else if line.starts_with("  }") {
+            in_axes = false;
         }
-    }
-    let mut file: Value = serde_json::from_str(text).expect("JSON");
-    let mut number = 0;
-    blank(&mut file, &mut number);
-    for axis in file["axes"].as_object_mut().expect("axes").values_mut() {
-        if axis.is_string() {
-            number += 1;
-            *axis = format!("Breite {number}: query heads that share, layers").into();
+        let mut from = 0;
+        while let Some(at) = line[from..].find("\"about\":") {
+            from += at + "\"about\":".len();
+            line = replace(&line, from);
         }
-    }
-    file.to_string()
+        let value = line.find(':').map(|at| at + 1);
+        match value.filter(|at| in_axes && line[*at..].trim_start().starts_with('"')) {
+            Some(at) => replace(&line, at),
+            None => line,
+        }
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn parse(name: &str, text: String) -> Mapping {
