@@ -190,10 +190,10 @@ impl<'a> Stated<'a> {
     }
 
     fn projection(&self, weight: &str, apply: Apply) -> Option<Projection> {
-        let bias = weight.strip_suffix("weight").map(|start| format!("{start}bias"));
+        let bias = self.mapping.roles().bias_of(weight);
         Some(Projection {
             weight: self.template(weight)?,
-            bias: bias.and_then(|bias| self.template(&bias)),
+            bias: bias.and_then(|bias| self.template(bias)),
             apply,
             each: None,
             rest: false,

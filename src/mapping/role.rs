@@ -261,6 +261,14 @@ impl Roles {
         self.parts.get(param)
     }
 
+    /// Returns the bias of a weight of attention.
+    pub fn bias_of(&self, weight: &str) -> Option<&str> {
+        let own = self.part(weight)?;
+        let is_bias =
+            |part: &AttentionPart| part.is_bias && part.attention == own.attention && part.role == own.role;
+        self.parts.iter().find(|(_, part)| is_bias(part)).map(|(name, _)| name.as_str())
+    }
+
     fn read_forwards(&mut self, mapping: &Mapping) {
         // Told by a tensor of its own, and by the order of the parts of a fused one.
         let mut told: IndexMap<&str, Vec<(ParamRole, bool)>> = IndexMap::new();
