@@ -300,8 +300,9 @@ impl Roles {
             };
             let (alone, fused) = (agreed(&told), agreed(&ordered));
             // Layouts that contradict each other tell nothing.
+            let contradicts = alone.is_some() && ordered.contains_key(name.as_str()) && fused != alone;
             let found = match told.contains_key(name.as_str()) {
-                true => alone.map(|vote| (vote, true)),
+                true => alone.filter(|_| !contradicts).map(|vote| (vote, true)),
                 false => fused.map(|vote| (vote, false)),
             };
             let is_bias = found.is_some_and(|((_, is_bias), _)| is_bias);

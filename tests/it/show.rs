@@ -69,11 +69,7 @@ fn every_layout_is_explained() {
             let heads = |param: &str| mapping.head_axis(param).is_some();
             let in_shape = |rule: &qkvconv::mapping::Rule| {
                 rule.expr.params().iter().any(|param| {
-                    heads(param)
-                        && !rule
-                            .template
-                            .axes()
-                            .any(|axis| qkvconv::inspect::head_axis(&mapping, param) == Some(axis))
+                    heads(param) && !rule.template.axes().any(|axis| mapping.head_axis(param) == Some(axis))
                 })
             };
             if own.rules.iter().any(in_shape) {
