@@ -68,7 +68,7 @@ impl Binding<'_> {
             equations.sort();
             let values = alike
                 .entry((equations, own.clone()))
-                .or_insert_with(|| only_values(small, &names.len(), &own));
+                .or_insert_with(|| only_values(small, names.len(), &own));
             found
                 .extend(roots.iter().zip(values.iter()).filter_map(|(root, value)| Some((*root, (*value)?))));
         }
@@ -101,8 +101,8 @@ impl Binding<'_> {
 }
 
 /// Returns the only size of each unknown, where it has one; what is found helps to find the others.
-fn only_values(mut solver: Solver, count: &usize, demands: &[Demand]) -> Vec<Option<u64>> {
-    let vars: Vec<Var> = (0..*count as u32).map(Var).collect();
+fn only_values(mut solver: Solver, count: usize, demands: &[Demand]) -> Vec<Option<u64>> {
+    let vars: Vec<Var> = (0..count as u32).map(Var).collect();
     let holds = |solver: &Solver| demands.iter().all(|demand| demand.holds(solver));
     loop {
         let open = vars.iter().filter(|var| solver.value(**var).is_none());
@@ -140,7 +140,7 @@ mod tests {
         });
         solver.solve();
         // The head size is even and divides 2.
-        assert_eq!(only_values(solver, &4, &[]), [Some(3), Some(1), Some(2), Some(1)]);
+        assert_eq!(only_values(solver, 4, &[]), [Some(3), Some(1), Some(2), Some(1)]);
     }
 
     #[test]
@@ -153,14 +153,14 @@ mod tests {
             (solver, d)
         };
         let (solver, d) = heads();
-        assert_eq!(only_values(solver.clone(), &2, &[]), [None, None]);
-        assert_eq!(only_values(solver, &2, &[Demand::Even(d)]), [Some(1), Some(2)]);
+        assert_eq!(only_values(solver.clone(), 2, &[]), [None, None]);
+        assert_eq!(only_values(solver, 2, &[Demand::Even(d)]), [Some(1), Some(2)]);
         // Of groups of 2 query heads there are 1 or 2.
         let mut solver = Solver::default();
         let [h, g] = std::array::from_fn(|_| solver.var());
         solver.equation(product(1, &[h, g], 6));
         solver.solve();
-        assert_eq!(only_values(solver, &2, &[Demand::Divides(h, g)]), [Some(6), Some(1)]);
+        assert_eq!(only_values(solver, 2, &[Demand::Divides(h, g)]), [Some(6), Some(1)]);
     }
 
     /// A part of a sum may be empty, so that a size of 1 is not the only one.
@@ -171,6 +171,6 @@ mod tests {
         let polynomial = vec![Monomial { factor: 2, vars: vec![f] }, Monomial { factor: 1, vars: vec![u] }];
         solver.equation(Equation { polynomial, side: Equal::Number(2), origin: 0 });
         solver.solve();
-        assert_eq!(only_values(solver, &2, &[]), [None, None]);
+        assert_eq!(only_values(solver, 2, &[]), [None, None]);
     }
 }
