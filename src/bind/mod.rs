@@ -286,3 +286,9 @@ pub fn bind(
     bound.warnings = warnings;
     Ok(bound)
 }
+
+/// Returns of each parameter which part of which attention it is.
+fn attention_parts(mapping: &Mapping) -> Vec<Option<AttentionPart>> {
+    let roles = mapping.roles();
+    mapping.params.keys().map(|name| roles.part(name).cloned()).collect()
+}

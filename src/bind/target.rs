@@ -11,13 +11,12 @@ use super::pair::{AxisId, ParamId, Side};
 use super::unknowns::{Scopes, Unknowns};
 use super::{
     Binding, Bound, Indices, InstanceInfo, OrderedMap, OrderedSet, Reading, SourceTensor, TargetTensor,
-    explain,
+    attention_parts, explain,
 };
 use crate::catalog::row_major;
 use crate::diag::{Collector, Diagnostic};
 use crate::mapping::Rule;
 use crate::mapping::key::Captures;
-use crate::mapping::role::AttentionPart;
 
 /// The most tensors that are written, several times as many as models of thousands of experts have.
 const MOST_TARGETS: u64 = 1 << 20;
@@ -311,7 +310,7 @@ impl Binding<'_> {
             kept,
             unplaced,
             params: self.pair.mapping.params.keys().cloned().collect(),
-            parts: self.parts(),
+            parts: attention_parts(self.pair.mapping),
             sizes: explain::sizes(&self, unknowns),
             dtype: self.options.dtype,
             warnings: Vec::new(),
@@ -482,14 +481,6 @@ impl Binding<'_> {
                 None
             }
         }
-    }
-}
-
-impl Binding<'_> {
-    /// Returns of each parameter which part of which attention it is.
-    fn parts(&self) -> Vec<Option<AttentionPart>> {
-        let roles = self.pair.mapping.roles();
-        self.pair.mapping.params.keys().map(|name| roles.part(name).cloned()).collect()
     }
 }
 

@@ -19,6 +19,7 @@ mod read;
 mod read_forward;
 mod recover;
 pub mod role;
+pub mod roles;
 pub mod schema;
 pub mod select;
 
@@ -32,7 +33,8 @@ use crate::span::{Source, Span};
 use arith::Formula;
 use key::Template;
 pub use read::read;
-use role::{AxisRole, ParamRole, Roles};
+use role::{AxisRole, ParamRole};
+use roles::Roles;
 
 /// A model family: its parameters and the layouts in which checkpoints hold them.
 #[derive(Clone, Debug)]
@@ -83,6 +85,14 @@ pub struct Axis {
     pub about: String,
     /// Where it is declared.
     pub span: Span,
+}
+
+impl Axis {
+    /// Makes an axis of which nothing is said but where it is declared.
+    fn at(span: &Span) -> Axis {
+        let (is, size, role) = (None, None, None);
+        Axis { is, size, per_parameter: false, role, about: String::new(), span: span.clone() }
+    }
 }
 
 /// A parameter of the family.

@@ -186,14 +186,7 @@ fn insert<T>(
 
 fn axis(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Option<Axis> {
     check_axis_name(name, span, errors);
-    let mut axis = Axis {
-        is: None,
-        size: None,
-        per_parameter: false,
-        role: None,
-        about: String::new(),
-        span: span.clone(),
-    };
+    let mut axis = Axis::at(span);
     if let Kind::String(about, _) = &value.value {
         axis.about.clone_from(about);
         return Some(axis);
@@ -359,14 +352,7 @@ fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layo
     for (name, span, _, value) in fields.entries("axes", errors) {
         let axis = match value.text(&mut Collector::default()) {
             // In a layout a bare string restates the axis: `"d": "(f c) + u"`.
-            Some(text) => collect(parse_sum(text), errors).map(|is| Axis {
-                is: Some(is),
-                size: None,
-                per_parameter: false,
-                role: None,
-                about: String::new(),
-                span: span.clone(),
-            }),
+            Some(text) => collect(parse_sum(text), errors).map(|is| Axis { is: Some(is), ..Axis::at(span) }),
             None => axis(name, span, value, errors),
         };
         layout.axes.extend(axis.map(|axis| (name.to_owned(), axis)));
