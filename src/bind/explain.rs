@@ -15,6 +15,7 @@ use crate::diag::{Collector, Diagnostic, nearest_key};
 use crate::mapping::Layout;
 use crate::mapping::forward::stored_name;
 use crate::mapping::key::Captures;
+use crate::mapping::role::AxisRole;
 use crate::span::Span;
 
 /// The source layout's conditions on the config must hold. The target's are about another config, which is not there.
@@ -200,6 +201,7 @@ fn origin_text(binding: &Binding<'_>, unknowns: &Unknowns<'_>, origin: Origin) -
         Fact::Config { key } => key.clone(),
         Fact::Recorded => "recorded in the file".into(),
         Fact::Fixed => "fixed by the mapping".into(),
+        Fact::Only => "the only value that fits".into(),
         Fact::Rule { span } => format!("rule at {}", span.place()),
         // Without indices, so that the same complaint about every layer is one.
         Fact::Shape { tensor, .. } => {
@@ -274,8 +276,12 @@ impl Open {
                 .iter()
                 .flat_map(|layout| [layout.axes.get(name), binding.pair.mapping.axes.get(name)])
                 .flatten()
-                .map(|axis| &axis.about)
+                .map(|axis| axis.about.as_str())
                 .find(|about| !about.is_empty());
+            let about = about.or_else(|| {
+                let own = layouts.iter().find_map(|layout| binding.pair.mapping.axis_role(layout, name));
+                own.map(AxisRole::name)
+            });
             let keys =
                 binding.pair.layout(Side::Source).config.get(name).map(|entry| entry.keys.join("` or `"));
             let held = binding.held.iter().map(|held| &binding.catalog.tensors[held.tensor]);

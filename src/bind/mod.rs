@@ -10,6 +10,7 @@ mod gaps;
 mod given;
 mod keys;
 mod lower;
+mod only;
 mod options;
 mod pair;
 mod parts;
@@ -34,6 +35,7 @@ use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
 use crate::mapping::key::Captures;
+use crate::mapping::role::AttentionPart;
 use crate::mapping::{Layout, Mapping};
 use crate::span::Span;
 use pair::{AxisId, Pair, ParamId};
@@ -56,6 +58,8 @@ pub struct Bound {
     pub unplaced: Vec<usize>,
     /// The names of the parameters.
     pub params: Vec<String>,
+    /// Of each parameter, which part of which attention it is.
+    pub parts: Vec<Option<AttentionPart>>,
     /// All parameter instances.
     pub instances: Vec<InstanceInfo>,
     /// All sizes, one entry per axis and value.
@@ -125,8 +129,10 @@ pub struct Reading {
     /// What the rule's template captured, or was printed with.
     pub captures: Captures,
     /// The sizes of axes for each parameter of the rule. Where only a product is known (`h d` of thirds), its factors
-    /// are any that fit: no tensor of either layout tells them apart.
+    /// are any that fit: no tensor of either layout tells them apart; those are not in [`Reading::known`].
     pub sizes: Vec<(usize, Arc<AxisSizes>)>,
+    /// Of these the ones that something tells: a shape, an option, the config, a record.
+    pub known: Vec<(usize, Arc<AxisSizes>)>,
 }
 
 /// Sizes by axis name.
@@ -273,10 +279,17 @@ pub fn bind(
     unknowns.solver.solve();
     let groups = binding.target_groups(&mut unknowns, &mut errors);
     binding.apply_rules(&mut unknowns);
+    binding.take_only_values(&mut unknowns);
     binding.check_counts(&unknowns, &mut errors);
     explain::contradictions(&binding, &unknowns, &mut errors);
     let (bound, errors) = binding.finish(&mut unknowns, &groups, errors);
     let (mut bound, warnings) = errors.finish(bound)?;
     bound.warnings = warnings;
     Ok(bound)
+}
+
+/// Returns of each parameter which part of which attention it is.
+fn attention_parts(mapping: &Mapping) -> Vec<Option<AttentionPart>> {
+    let roles = mapping.roles();
+    mapping.params.keys().map(|name| roles.part(name).cloned()).collect()
 }

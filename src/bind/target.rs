@@ -10,7 +10,7 @@ use super::pair::{AxisId, ParamId, Side};
 use super::unknowns::{Scopes, Unknowns};
 use super::{
     Binding, Bound, Indices, InstanceInfo, OrderedMap, OrderedSet, Reading, SourceTensor, TargetTensor,
-    explain,
+    attention_parts, explain,
 };
 use crate::catalog::row_major;
 use crate::diag::{Collector, Diagnostic};
@@ -238,14 +238,14 @@ impl Binding<'_> {
             let stored = &self.catalog.tensors[held.tensor];
             let strides = (stored.strides != row_major(&stored.shape)).then_some(&stored.strides[..]);
             match classes.lower(unknowns, &instance, strides) {
-                Ok(Lowered { blocks, sizes, .. }) => {
+                Ok(Lowered { blocks, sizes, known, .. }) => {
                     let rule = &self.pair.layout(Side::Source).rules[held.rule];
                     let affine = self.affine(unknowns, rule, held.scopes[0], &mut errors);
                     let params = &self.pair.source_rules[held.rule].params;
                     let instances = params.iter().copied().zip(held.instances.iter().copied()).collect();
                     let rule = rule.template.span.clone();
                     let captures = self.captures(held.module, &held.indices);
-                    let reading = Reading { rule: held.rule, captures, sizes };
+                    let reading = Reading { rule: held.rule, captures, sizes, known };
                     sources.push(SourceTensor {
                         tensor: held.tensor,
                         rule,
@@ -308,6 +308,7 @@ impl Binding<'_> {
             kept,
             unplaced,
             params: self.pair.mapping.params.keys().cloned().collect(),
+            parts: attention_parts(self.pair.mapping),
             sizes: explain::sizes(&self, unknowns),
             dtype: self.options.dtype,
             warnings: Vec::new(),
@@ -427,9 +428,9 @@ impl Binding<'_> {
             let captures = self.captures(group.module, &indices);
             let named = Captures { counts: counts.clone(), ..captures.clone() };
             if let Some(key) = self.print(rule, group, &named, errors) {
-                let Lowered { shape, blocks, sizes } = lowered;
+                let Lowered { shape, blocks, sizes, known } = lowered;
                 let (rule, instances) = (rule.template.span.clone(), instances.clone());
-                let reading = Reading { rule: group.rule, captures, sizes };
+                let reading = Reading { rule: group.rule, captures, sizes, known };
                 targets.push(TargetTensor { key, dtype, shape, rule, reading, blocks, instances, affine });
             }
             // The last axis of the name runs fastest.

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use super::compute::rules_of;
 use super::overlap::common_name;
+use super::roles;
 use crate::diag::Diagnostic;
 use crate::mapping::arith::Formula;
 use crate::mapping::forward::{Cut, Forward};
@@ -19,10 +19,11 @@ pub(super) fn check(mapping: &Mapping, own: &[&Layout], found: &mut Vec<Diagnost
         check_names(layout, found);
     }
     check_unused(mapping, own, found);
+    roles::check(mapping, found);
 }
 
 /// Returns whether a place is in the checked file, and not in the built-in one that it extends.
-fn is_own(mapping: &Mapping, span: &crate::span::Span) -> bool {
+pub(super) fn is_own(mapping: &Mapping, span: &crate::span::Span) -> bool {
     span.source == mapping.source
 }
 
@@ -48,7 +49,7 @@ fn check_forwards(layout: &Layout, found: &mut Vec<Diagnostic>) {
         let norms = [&forward.q_norm, &forward.k_norm].into_iter().flatten();
         let weights = projections.map(|projection| &projection.weight);
         for template in weights.chain(norms.filter_map(|norm| norm.weight.as_ref())) {
-            if rules_of(layout, template).is_empty() {
+            if layout.rules_of(template).is_empty() {
                 found.push(
                     Diagnostic::error(
                         "lint/forward-tensor",

@@ -18,20 +18,24 @@ mod pattern;
 mod read;
 mod read_forward;
 mod recover;
+pub mod role;
+pub mod roles;
 pub mod schema;
 pub mod select;
 pub mod strangers;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use indexmap::IndexMap;
 
-use crate::notation::{AxisName, Expr, Term, for_each_axis};
+use crate::notation::{AxisName, DimKind, Expr, Term, for_each_axis};
 use crate::span::{Source, Span};
 use arith::Formula;
 use key::Template;
 pub use read::read;
+use role::{AxisRole, ParamRole};
+use roles::Roles;
 
 /// A model family: its parameters and the layouts in which checkpoints hold them.
 #[derive(Clone, Debug)]
@@ -54,6 +58,8 @@ pub struct Mapping {
     pub source: Arc<Source>,
     /// BLAKE3 of the file's text (with `extends`, of both texts), in hexadecimal.
     pub hash: String,
+    /// The roles of axes and parameters, found when they are first asked for.
+    roles: OnceLock<Roles>,
 }
 
 /// What happens to tensors that no rule matches.
@@ -74,10 +80,20 @@ pub struct Axis {
     pub size: Option<u64>,
     /// Whether each parameter has a size of its own (the input widths of q, k and v) instead of the module one.
     pub per_parameter: bool,
+    /// What it is, where the file says it; [`Mapping::roles`] knows what follows too.
+    pub role: Option<AxisRole>,
     /// What it means, for a reader.
     pub about: String,
     /// Where it is declared.
     pub span: Span,
+}
+
+impl Axis {
+    /// Makes an axis of which nothing is said but where it is declared.
+    fn at(span: &Span) -> Axis {
+        let (is, size, role) = (None, None, None);
+        Axis { is, size, per_parameter: false, role, about: String::new(), span: span.clone() }
+    }
 }
 
 /// A parameter of the family.
@@ -94,6 +110,8 @@ pub struct Param {
     pub absent_zeros: bool,
     /// Its axes whose indices in names need not be 0, 1, 2, …: layers of which only some have it.
     pub sparse: Vec<String>,
+    /// What it is, where the file says it; [`Mapping::roles`] knows what follows too.
+    pub role: Option<ParamRole>,
     /// Where it is declared.
     pub span: Span,
 }
@@ -280,6 +298,39 @@ impl Mapping {
             });
         }
     }
+
+    /// Returns what the family's axes and parameters are.
+    pub fn roles(&self) -> &Roles {
+        self.roles.get_or_init(|| Roles::of(self))
+    }
+
+    /// Returns what an axis of a layout is: the family's axis of that name, or one that the layout has alone.
+    pub fn axis_role(&self, layout: &Layout, name: &str) -> Option<AxisRole> {
+        self.roles().axis(name).or_else(|| layout.axes.get(name)?.role)
+    }
+
+    /// Returns the axis of heads among a parameter's axes.
+    pub fn head_axis(&self, param: &str) -> Option<&str> {
+        self.axis_of(param, AxisRole::is_heads)
+    }
+
+    /// Returns the axis of a head's elements among a parameter's axes.
+    pub fn head_size_axis(&self, param: &str) -> Option<&str> {
+        self.axis_of(param, AxisRole::is_head_size)
+    }
+
+    fn axis_of(&self, param: &str, wanted: impl Fn(AxisRole) -> bool) -> Option<&str> {
+        let is_wanted = |axis: &&str| self.roles().axis(axis).is_some_and(&wanted);
+        self.params.get(param)?.axes.iter().map(String::as_str).find(is_wanted)
+    }
+
+    /// Returns the axis of key/value heads of which an axis of query heads is composed, `g` of `h` = `g r`.
+    pub fn group_axis(&self, heads: &str) -> Option<&str> {
+        let [term] = &self.axes.get(heads)?.is.as_ref()?[..] else { return None };
+        let [first, _, ..] = &term.dims[..] else { return None };
+        let DimKind::Axis(name) = &first.kind else { return None };
+        (self.roles().axis(name) == Some(AxisRole::KvHeads)).then_some(name)
+    }
 }
 
 impl Layout {
@@ -306,6 +357,14 @@ impl Layout {
     /// Returns whether the names of files count: a rule is written `FILE::KEY`.
     pub fn is_file_set(&self) -> bool {
         self.rules.iter().any(|rule| rule.template.file.is_some())
+    }
+
+    /// Returns the rules of that very template, each with its place: one, or alternatives.
+    pub(crate) fn rules_of(&self, template: &Template) -> Vec<(usize, &Rule)> {
+        let same = |(_, rule): &(usize, &Rule)| {
+            rule.template.file == template.file && rule.template.key == template.key
+        };
+        self.rules.iter().enumerate().filter(same).collect()
     }
 
     /// Returns whether any rule holds that parameter.

@@ -1,16 +1,17 @@
 //! Decodes a mapping file's JSON into the typed tree; every error is collected.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use indexmap::IndexMap;
 
 use super::arith::Formula;
-use super::fields::{ABSENT, AXIS, CONFIG, LAYOUT, PARAM, PER, RULE, TOP, UNMAPPED};
+use super::fields::{ABSENT, AXIS, AXIS_ROLES, CONFIG, LAYOUT, PARAM, PARAM_ROLES, PER, RULE, TOP, UNMAPPED};
 use super::inherit::inherited;
 use super::json::{Fields, Json, Kind, parse};
 use super::key::Template;
 use super::read_forward::forwards;
+use super::role::{AxisRole, ParamRole};
 use super::{Axis, Condition, ConfigEntry, Default, Layout, Mapping, Param, Rule, Unmapped, builtin, check};
 use crate::diag::{Collector, Diagnostic, Errors, nearest};
 use crate::notation::{Text, is_axis_name, parse_expr, parse_sum};
@@ -76,6 +77,7 @@ fn decode(source: &Arc<Source>, json: &Json, errors: &mut Collector) -> Option<(
             layouts: IndexMap::new(),
             source: Arc::clone(source),
             hash: blake3::hash(source.text.as_bytes()).to_hex().to_string(),
+            roles: OnceLock::new(),
         },
     };
     check_family(json, top, errors);
@@ -91,7 +93,8 @@ fn decode(source: &Arc<Source>, json: &Json, errors: &mut Collector) -> Option<(
         let param = param(name, span, value, errors).unwrap_or_else(|| {
             unread.insert(name.to_owned());
             let (axes, axis_spans, sparse) = (Vec::new(), Vec::new(), Vec::new());
-            Param { axes, axis_spans, optional: false, absent_zeros: false, sparse, span: span.clone() }
+            let span = span.clone();
+            Param { axes, axis_spans, optional: false, absent_zeros: false, sparse, role: None, span }
         });
         insert(&mut mapping.params, "parameter", name, span, Some(param), |param| &param.span, errors);
     }
@@ -154,6 +157,7 @@ fn extended(source: &Arc<Source>, name: &Json, errors: &mut Collector) -> Option
     hasher.update(source.text.as_bytes());
     base.hash = hasher.finalize().to_hex().to_string();
     base.source = Arc::clone(source);
+    base.roles = OnceLock::new();
     Some(base)
 }
 
@@ -182,8 +186,7 @@ fn insert<T>(
 
 fn axis(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Option<Axis> {
     check_axis_name(name, span, errors);
-    let mut axis =
-        Axis { is: None, size: None, per_parameter: false, about: String::new(), span: span.clone() };
+    let mut axis = Axis::at(span);
     if let Kind::String(about, _) = &value.value {
         axis.about.clone_from(about);
         return Some(axis);
@@ -207,6 +210,9 @@ fn axis(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Option
     }
     if let Some(per) = fields.get("per") {
         axis.per_parameter = per.choice("per", PER, errors) == Some("parameter");
+    }
+    if let Some(role) = fields.get("role") {
+        axis.role = role.choice("role", AXIS_ROLES, errors).and_then(AxisRole::parse);
     }
     Some(axis)
 }
@@ -238,6 +244,7 @@ fn param(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Optio
                 .help("give it another name, such as `q.weight`"),
         );
     }
+    let mut role = None;
     let (axes, optional, absent_zeros, sparse, sparse_span) = match &value.value {
         Kind::Object(_) => {
             let fields = value.fields(PARAM.fields, errors);
@@ -246,6 +253,9 @@ fn param(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Optio
                 absent.choice("absent", ABSENT, errors);
             }
             value.check_required(PARAM.fields, errors);
+            if let Some(given) = fields.get("role") {
+                role = given.choice("role", PARAM_ROLES, errors).and_then(ParamRole::parse);
+            }
             let sparse: Vec<String> =
                 fields.text("sparse", errors).split_whitespace().map(str::to_owned).collect();
             let optional = fields.flag("optional", errors);
@@ -268,7 +278,7 @@ fn param(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Optio
                 .help("name axes of the parameter that stand in the names of its tensors"),
         );
     }
-    Some(Param { axes, axis_spans, optional, absent_zeros, sparse, span: span.clone() })
+    Some(Param { axes, axis_spans, optional, absent_zeros, sparse, role, span: span.clone() })
 }
 
 /// Reads the axes of a parameter, each with its place.
@@ -337,13 +347,7 @@ fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layo
     for (name, span, _, value) in fields.entries("axes", errors) {
         let axis = match value.text(&mut Collector::default()) {
             // In a layout a bare string restates the axis: `"d": "(f c) + u"`.
-            Some(text) => collect(parse_sum(text), errors).map(|is| Axis {
-                is: Some(is),
-                size: None,
-                per_parameter: false,
-                about: String::new(),
-                span: span.clone(),
-            }),
+            Some(text) => collect(parse_sum(text), errors).map(|is| Axis { is: Some(is), ..Axis::at(span) }),
             None => axis(name, span, value, errors),
         };
         layout.axes.extend(axis.map(|axis| (name.to_owned(), axis)));

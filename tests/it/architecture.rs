@@ -58,7 +58,10 @@ const IMPORTS: &[(&str, &[&str])] = &[
         ],
     ),
     ("explain", &["bind", "dtype", "inspect", "mapping", "notation"]),
-    ("evidence", &["bind", "catalog", "dtype", "diag", "format", "parallel", "progress", "random"]),
+    (
+        "evidence",
+        &["bind", "catalog", "dtype", "diag", "format", "mapping", "parallel", "progress", "random"],
+    ),
 ];
 
 /// Who may not import what.

@@ -31,6 +31,7 @@ mod many;
 mod notation;
 mod pairs;
 mod property;
+mod roles;
 mod schema;
 mod sets;
 mod shares;

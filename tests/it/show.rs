@@ -67,14 +67,10 @@ fn every_layout_is_explained() {
                 assert!(all.contains(&template.to_string()), "{place}: ignored {template}");
             }
             // Whatever has several heads is drawn.
-            let heads = |param: &str| qkvconv::inspect::head_axis(&mapping, param).is_some();
+            let heads = |param: &str| mapping.head_axis(param).is_some();
             let in_shape = |rule: &qkvconv::mapping::Rule| {
                 rule.expr.params().iter().any(|param| {
-                    heads(param)
-                        && !rule
-                            .template
-                            .axes()
-                            .any(|axis| qkvconv::inspect::head_axis(&mapping, param) == Some(axis))
+                    heads(param) && !rule.template.axes().any(|axis| mapping.head_axis(param) == Some(axis))
                 })
             };
             if own.rules.iter().any(in_shape) {

@@ -7,7 +7,8 @@ use qkvconv::detect::{Candidate, only};
 use qkvconv::diag::{Diagnostic, Errors};
 use qkvconv::exec::publish::{Destination, PublishOptions, Staging, io_error};
 use qkvconv::format::output::{OutputFile, OutputLayout, OutputTensor, lay_out_array};
-use qkvconv::inspect::{Seen, elements, kind, letter, ranges};
+use qkvconv::inspect::{Seen, elements, kind, ranges};
+use qkvconv::mapping::role::AxisRole;
 use qkvconv::mapping::{Layout, Mapping};
 use serde_json::{Value, json};
 
@@ -37,7 +38,7 @@ impl Look<'_> {
         let Some(at) = self.catalog.find(key) else {
             return Err(fail("there is no tensor of that name".to_owned()));
         };
-        let (candidate, mapping, _) = match self.fit {
+        let (candidate, mapping, own) = match self.fit {
             Some(fit) => fit,
             None => {
                 return Err(only(self.candidates, self.catalog)
@@ -59,7 +60,7 @@ impl Look<'_> {
             Some(part) => params
                 .iter()
                 .copied()
-                .filter(|param| param == part || letter(param).to_string() == *part)
+                .filter(|param| param == part || is_called(mapping, param, part))
                 .collect(),
         };
         if chosen.is_empty() {
@@ -69,6 +70,10 @@ impl Look<'_> {
             self.whole(ui, args, number, &chosen);
             return self.svg(args, number, key);
         };
+        let seen = Seen::new(mapping, own, bound, &source.reading);
+        for param in &chosen {
+            self.check_heads(&seen, key, param)?;
+        }
         let mut found = Vec::new();
         for layout in mapping.layouts.values() {
             found.extend(in_layout(
@@ -105,6 +110,42 @@ impl Look<'_> {
             Some(path) => self.save(ui, args, source, &chosen, head, path),
             None => Ok(()),
         }
+    }
+
+    /// A head can be pointed at where an axis is one of heads, and where all sizes that tell its place are known.
+    fn check_heads(&self, seen: &Seen<'_>, key: &str, param: &str) -> Result<(), Errors> {
+        let (mapping, layout) = (seen.mapping(), seen.layout());
+        let wrong =
+            |code, message: String| Diagnostic::error(code, message).file(&self.catalog.path).tensor(key);
+        if mapping.head_axis(param).is_none() {
+            let axes = mapping.params.get(param).map(|param| param.axes.join(" ")).unwrap_or_default();
+            let error = wrong("inspect/no-heads", format!("no axis of `{param}` is one of heads"))
+                .expected("an axis whose role is `query heads` or `kv heads`")
+                .found(format!("`{axes}`"));
+            return Err(error
+                .help("if it has heads, say so in the mapping file: \"h\": { \"role\": \"query heads\" }")
+                .into());
+        }
+        let Some(open) = seen.open_axis(param) else { return Ok(()) };
+        let role = || mapping.axis_role(layout, open).map(AxisRole::name);
+        let about = mapping.axis(layout, open).map(|axis| axis.about.as_str());
+        let about = about.filter(|about| !about.is_empty()).or_else(role);
+        let about = about.map_or(String::new(), |about| format!(" ({about})"));
+        // The head size follows from the number of heads, which a config tells.
+        let asked = [mapping.head_axis(param), Some(open)].into_iter().flatten();
+        let known = |axis: &&str| seen.known_sizes(param).is_some_and(|sizes| sizes.contains_key(*axis));
+        let mut asked = asked.filter(|axis| !known(axis));
+        let axis = asked.next().unwrap_or(open);
+        let keys = layout.config.get(axis).map(|entry| entry.keys.join("` or `"));
+        Err(wrong("bind/open-size", format!("the size of `{open}` is open{about}"))
+            .found("no --axis, no config entry, no record and no shape tells it")
+            .help(match keys {
+                Some(keys) => {
+                    format!("give it with --axis {axis}=N, or with --config FILE that has `{keys}`")
+                }
+                None => format!("give it with --axis {axis}=N"),
+            })
+            .into())
     }
 
     /// Tells what the tensor holds, in words and as a picture, or for programs.
@@ -229,6 +270,14 @@ impl Look<'_> {
         };
         self.publish(path, &layout, &[], args.force)
     }
+}
+
+/// Returns whether `--part` means a parameter: its name, its name without `weight` or `bias`, the last word of that, or its
+/// role.
+fn is_called(mapping: &Mapping, param: &str, part: &str) -> bool {
+    let role = mapping.roles().param(param).map(|known| known.role.name());
+    let stem = param.strip_suffix(".weight").or_else(|| param.strip_suffix(".bias")).unwrap_or(param);
+    param == part || role == Some(part) || stem == part || stem.rsplit('.').next() == Some(part)
 }
 
 /// Finds a head of some parameters in another layout of the family.
