@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use qkvconv::bind::{BindOptions, Config};
+use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
+use qkvconv::bind::{BindOptions, Config, Modules};
 use qkvconv::convert::ConvertOptions;
 use qkvconv::detect::{Candidate, Detection, only};
 use qkvconv::diag::{Collector, Diagnostic, Errors};
@@ -110,6 +110,11 @@ pub(super) fn resolve(args: &LayoutArgs, source: &Path, config_file: &str) -> Re
     let mut errors = Collector::default();
     let only = globs("--only", &args.only, &mut errors);
     let drop = globs("--drop", &args.drop, &mut errors);
+    let mut modules = Modules::default();
+    for text in &args.modules {
+        let pattern = text.strip_prefix('!').unwrap_or(text);
+        glob("--modules", pattern, &mut errors).iter().for_each(|glob| modules.add(text, glob));
+    }
     let config = config(args.config.as_deref(), source, config_file, &mut errors);
     let allow = args.allow.iter().filter_map(|allowed| match allowed {
         Allowed::Bind(allow) => Some(*allow),
@@ -121,6 +126,7 @@ pub(super) fn resolve(args: &LayoutArgs, source: &Path, config_file: &str) -> Re
         recorded: Vec::new(),
         only,
         drop,
+        modules,
         strip_prefix: args.strip_prefix.clone(),
         add_prefix: args.add_prefix.clone(),
         tied: args.tied.into(),
@@ -145,17 +151,20 @@ pub(super) fn globs(option: &str, patterns: &[String], errors: &mut Collector) -
     }
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
-        match GlobBuilder::new(pattern).literal_separator(false).build() {
-            Ok(glob) => {
-                set.add(glob);
-            }
-            Err(error) => errors.push(
-                Diagnostic::error("usage/glob", format!("{option} {pattern}: {}", error.kind()))
-                    .help("`*` stands for any text, `?` for one character, `[ab]` for one of several, `{a,b}` for either"),
-            ),
+        if let Some(glob) = glob(option, pattern, errors) {
+            set.add(glob);
         }
     }
     set.build().map_err(|error| errors.push(Diagnostic::error("usage/glob", error.to_string()))).ok()
+}
+
+fn glob(option: &str, pattern: &str, errors: &mut Collector) -> Option<Glob> {
+    let built = GlobBuilder::new(pattern).literal_separator(false).build();
+    let error = |error: globset::Error| {
+        Diagnostic::error("usage/glob", format!("{option} {pattern}: {}", error.kind()))
+            .help("`*` stands for any text, `?` for one character, `[ab]` for one of several, `{a,b}` for either")
+    };
+    built.map_err(|failed| errors.push(error(failed))).ok()
 }
 
 /// Reads the config that the user names, or the one beside the source: under the name that the layout's framework gives
