@@ -4,7 +4,7 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::mapping::key::{Captures, Template};
+use crate::mapping::key::{Captures, Paths};
 use crate::mapping::{Layout, Mapping};
 
 /// In what way a tensor belongs to a weight.
@@ -159,7 +159,9 @@ fn readings(name: &str) -> impl Iterator<Item = (&str, Attachment)> {
 }
 
 fn begins_with(text: &str, word: &str) -> bool {
-    let Some(head) = text.get(..word.len()).filter(|head| head.eq_ignore_ascii_case(word)) else { return false };
+    let Some(head) = text.get(..word.len()).filter(|head| head.eq_ignore_ascii_case(word)) else {
+        return false;
+    };
     let next = text[head.len()..].chars().next();
     word.ends_with('_') || next.is_none_or(|c| matches!(c, '.' | '/' | '_' | ':'))
 }
@@ -175,7 +177,8 @@ pub(crate) fn own_module(name: &str) -> Option<&str> {
     let (module, leaf) = bare(name).rsplit_once(['.', '/'])?;
     let numbered = || module.strip_suffix("/vars").or_else(|| module.strip_suffix(".vars"));
     match leaf {
-        "weight" | "bias" | "kernel" | "w" | "b" | "scale" | "gamma" | "beta" | "embedding" | "embeddings" => Some(module),
+        "weight" | "bias" | "kernel" | "w" | "b" | "scale" | "gamma" | "beta" | "embedding"
+        | "embeddings" => Some(module),
         _ if leaf.bytes().all(|c| c.is_ascii_digit()) => numbered(),
         _ => None,
     }
@@ -198,8 +201,11 @@ pub(crate) struct Attached {
     pub(crate) kind: Attachment,
     /// The name of the weight.
     pub(crate) weight: String,
-    /// The weight and what else stands in its module, as given to [`Owners::add`]; none where no such tensor is there.
+    /// The weight and what else stands in its module, by their numbers in [`Owners`]; none where no rule holds a tensor
+    /// of the weight's name.
     pub(crate) owners: SmallVec<[usize; 2]>,
+    /// The module's paths where there are no owners.
+    pub(crate) paths: Paths,
 }
 
 impl Attached {
@@ -246,17 +252,14 @@ impl<'a> Owners<'a> {
         }
     }
 
-    /// Returns the name of a tensor by its number.
-    pub(crate) fn name(&self, number: usize) -> &'a str {
-        self.full[number]
-    }
-
     /// Returns what a tensor without a rule belongs to.
     pub(crate) fn of(&self, name: &str) -> Option<Attached> {
         let here = |kind, owners: &SmallVec<[usize; 2]>| {
             // A module's weight tells more than its bias.
-            let weight = owners.iter().map(|&owner| self.full[owner]).max_by_key(|name| !name.ends_with("bias"));
-            Attached { kind, weight: weight.unwrap_or_default().to_owned(), owners: owners.clone() }
+            let weight =
+                owners.iter().map(|&owner| self.full[owner]).max_by_key(|name| !name.ends_with("bias"));
+            let (weight, paths) = (weight.unwrap_or_default().to_owned(), Paths::new());
+            Attached { kind, weight, owners: owners.clone(), paths }
         };
         let by_word = readings(name).find_map(|(stem, kind)| Some(here(kind, self.names.get(stem)?)));
         by_word
@@ -275,21 +278,24 @@ impl<'a> Owners<'a> {
             let separator = if stem.contains('/') { '/' } else { '.' };
             let plain = ["weight", "kernel", "w"].map(|leaf| format!("{stem}{separator}{leaf}"));
             let plain = plain.into_iter().filter(|_| kind.replaces_weight());
-            let weight = std::iter::once(stem.to_owned()).chain(plain).find(|weight| self.is_weight(weight))?;
-            Some(Attached { kind, weight, owners: SmallVec::new() })
+            let mut names = std::iter::once(stem.to_owned()).chain(plain);
+            let found = names.find_map(|weight| self.paths_of_weight(&weight).map(|paths| (weight, paths)));
+            let (weight, paths) = found?;
+            Some(Attached { kind, weight, owners: SmallVec::new(), paths })
         })
     }
 
-    /// Returns whether a rule would hold a weight of that name, in a module that is one of the family's.
-    fn is_weight(&self, name: &str) -> bool {
+    /// Returns the module's paths where a rule would hold a weight of that name, in a module that is one of the family's.
+    fn paths_of_weight(&self, name: &str) -> Option<Paths> {
         let (file, key) = self.layout.split_name(name);
         let anchors = &self.mapping.anchors;
-        let holds = |template: &Template| template.matches(file, key).is_some();
-        self.layout.rules.iter().any(|rule| {
+        let mut weights = self.layout.rules.iter().filter(|rule| {
             let params = rule.expr.params();
-            let anchored = anchors.is_empty() || anchors.iter().any(|anchor| params.contains(&anchor.as_str()));
-            anchored && rule.expr.dims.len() > 1 && holds(&rule.template)
-        })
+            let anchored =
+                anchors.is_empty() || anchors.iter().any(|anchor| params.contains(&anchor.as_str()));
+            anchored && rule.expr.dims.len() > 1
+        });
+        weights.find_map(|rule| Some(rule.template.matches(file, key)?.paths))
     }
 }
 
@@ -312,7 +318,8 @@ pub(crate) fn is_query_key_norm(name: &str) -> bool {
 /// Returns whether a name is that of values, of the output, or of tables that are computed from positions alone.
 pub(crate) fn is_apart_from_queries_and_keys(name: &str) -> bool {
     const APART: &[&str] = &[
-        "v", "value", "values", "o", "out", "output", "rotary", "rope", "freq", "freqs", "cos", "sin", "mlp", "ffn",
+        "v", "value", "values", "o", "out", "output", "rotary", "rope", "freq", "freqs", "cos", "sin", "mlp",
+        "ffn",
     ];
     has_token(name, APART)
 }
@@ -338,7 +345,11 @@ mod tests {
             ("a.q_proj.g_idx", "a.q_proj", Attachment::Order),
             ("a.q_proj.weight_g", "a.q_proj.weight", Attachment::Original),
             ("a/query/kernel/adam_m", "a/query/kernel", Attachment::Moments),
-            ("a.qkv.parametrizations.weight.original0", "a.qkv.parametrizations.weight", Attachment::Original),
+            (
+                "a.qkv.parametrizations.weight.original0",
+                "a.qkv.parametrizations.weight",
+                Attachment::Original,
+            ),
         ] {
             assert_eq!(readings(name).next(), Some((stem, kind)), "{name}");
         }
@@ -373,7 +384,14 @@ mod tests {
 
     #[test]
     fn norms_of_queries_and_keys_have_many_names() {
-        for name in ["q_norm.weight", "k_layernorm.weight", "norm_q.weight", "query_layer_norm.scale", "blk.0.attn_q_norm", "ln_k.bias"] {
+        for name in [
+            "q_norm.weight",
+            "k_layernorm.weight",
+            "norm_q.weight",
+            "query_layer_norm.scale",
+            "blk.0.attn_q_norm",
+            "ln_k.bias",
+        ] {
             assert!(is_query_key_norm(name), "{name}");
         }
         for name in ["input_layernorm.weight", "norm.weight", "v_norm.weight", "query.norm.weight"] {

@@ -14,9 +14,9 @@ use super::sizes::{Contradiction, Origin, Var};
 use super::unknowns::{Fact, Unknowns};
 use super::{Binding, Size, trace};
 use crate::diag::{Collector, Diagnostic, nearest_key};
-use crate::mapping::{Layout, Unmapped};
 use crate::mapping::forward::stored_name;
 use crate::mapping::key::Captures;
+use crate::mapping::{Layout, Unmapped};
 use crate::span::Span;
 
 /// The source layout's conditions on the config must hold. The target's are about another config, which is not there.

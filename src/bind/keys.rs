@@ -65,7 +65,8 @@ pub(crate) fn path_text(paths: &Paths) -> String {
     segments(paths).join(".")
 }
 
-fn segments(paths: &Paths) -> Vec<&str> {
+/// Returns the segments of a module's captured paths.
+pub(crate) fn segments(paths: &Paths) -> Vec<&str> {
     paths.iter().flat_map(|(_, segments)| segments.iter()).map(String::as_str).collect()
 }
 
@@ -204,7 +205,8 @@ fn leave_modules(
     if options.modules.is_empty() {
         return Vec::new();
     }
-    let error = |message: String| Diagnostic::error("bind/modules", message).file(&catalog.path).rule(&layout.span);
+    let error =
+        |message: String| Diagnostic::error("bind/modules", message).file(&catalog.path).rule(&layout.span);
     let held: FxHashSet<u32> = keys.matched.iter().map(|matched| matched.module).collect();
     let all: Vec<(u32, Paths)> =
         (0..).zip(std::mem::take(&mut keys.modules)).filter(|(module, _)| held.contains(module)).collect();
@@ -408,7 +410,12 @@ fn nearest_rule<'a>(layout: &'a Layout, name: &str) -> Option<&'a Template> {
 }
 
 /// A tensor without a rule that belongs to a weight: neither left out nor passed through is it right.
-fn unmatched_attachment(layout: &Layout, catalog: &Catalog, tensor: usize, attached: &Attached) -> Diagnostic {
+fn unmatched_attachment(
+    layout: &Layout,
+    catalog: &Catalog,
+    tensor: usize,
+    attached: &Attached,
+) -> Diagnostic {
     let kind = attached.kind;
     Diagnostic::error("bind/unmatched", format!("no rule matches {}", kind.words()))
         .file(&catalog.path)

@@ -11,7 +11,7 @@ use super::attachment::{
     Attached, Attachment, ancestors, is_apart_from_queries_and_keys, is_projection_bias, is_query_key_norm,
     own_module,
 };
-use super::keys::{listed, path_text};
+use super::keys::{listed, path_text, segments};
 use super::options::Allow;
 use super::pair::{AxisId, ParamId, Side};
 use super::{Binding, SourceTensor, TargetTensor};
@@ -36,6 +36,8 @@ struct Fates<'a> {
     by_tensor: FxHashMap<usize, usize>,
     /// By instance, the targets that hold it.
     by_instance: FxHashMap<usize, SmallVec<[usize; 2]>>,
+    /// All names of the source.
+    names: FxHashSet<&'a str>,
 }
 
 impl Fates<'_> {
@@ -68,7 +70,8 @@ impl Fates<'_> {
             && target.shape == stored.shape
             && target.affine == source.affine
             && stored.strides == row_major(&stored.shape);
-        let renamed = target.key != format!("{}{}", self.binding.options.add_prefix, self.binding.keys.names[tensor]);
+        let renamed =
+            target.key != format!("{}{}", self.binding.options.add_prefix, self.binding.keys.names[tensor]);
         match (same, renamed) {
             (true, false) => None,
             (true, true) => Some(format!("`{name}` is renamed to {names}")),
@@ -103,7 +106,8 @@ impl Binding<'_> {
         errors: &mut Collector,
     ) {
         // Where every tensor must have a rule, those that have none are errors already.
-        let reported = self.pair.mapping.unmapped == Unmapped::Error && !self.options.allows(Allow::Unmatched);
+        let reported =
+            self.pair.mapping.unmapped == Unmapped::Error && !self.options.allows(Allow::Unmatched);
         if self.keys.kept.is_empty() || reported || self.options.allows(Allow::LeftBehind) {
             return;
         }
@@ -114,7 +118,8 @@ impl Binding<'_> {
             }
         }
         let by_tensor = sources.iter().enumerate().map(|(at, source)| (source.tensor, at)).collect();
-        let fates = Fates { binding: self, sources, targets, by_tensor, by_instance };
+        let names = self.keys.names.iter().map(String::as_str).collect();
+        let fates = Fates { binding: self, sources, targets, by_tensor, by_instance, names };
         let owners = self.keys.owners(self.pair);
         let homes = self.homes(sources);
         let mut found: IndexMap<Attachment, Found> = IndexMap::new();
@@ -143,9 +148,14 @@ impl Binding<'_> {
     /// Says what a tensor's weight is and what becomes of it; `None` where the weight stays.
     fn owner_of(&self, attached: &Attached, fates: &Fates<'_>) -> Option<String> {
         if attached.owners.is_empty() {
-            // The weight is stored in another form, and its module would be left as it is where others are converted.
-            let same = std::ptr::eq(self.pair.source, self.pair.target);
-            return (!same).then(|| format!("`{}` is not there in itself, and would not be converted", attached.weight_pattern()));
+            // The weight is stored in another form, and its module would be left as it is where others are converted:
+            // that is what `--modules` is for.
+            let stays = std::ptr::eq(self.pair.source, self.pair.target)
+                || fates.names.contains(attached.weight.as_str())
+                || !self.options.modules.takes(&segments(&attached.paths));
+            return (!stays).then(|| {
+                format!("`{}` is not there in itself, and would not be converted", attached.weight_pattern())
+            });
         }
         let tensors = attached.owners.iter().map(|&owner| self.keys.matched[owner].tensor);
         let weight = tensors.clone().filter(|&tensor| self.keys.names[tensor] == attached.weight);
@@ -187,7 +197,9 @@ impl Binding<'_> {
         let axes = self.pair.mapping.params[param].axes.iter().map(String::as_str);
         axes.filter(move |name| {
             let outer = self.pair.find(name);
-            outer.is_some_and(|outer| moved.iter().any(|&inner| self.pair.contains(Side::Source, outer, inner)))
+            outer.is_some_and(|outer| {
+                moved.iter().any(|&inner| self.pair.contains(Side::Source, outer, inner))
+            })
         })
     }
 
@@ -204,7 +216,8 @@ impl Binding<'_> {
             let Some(home) = homes.get(place) else { continue };
             let rest = name[place.len()..].trim_start_matches(['.', '/']);
             if depth == 0 && is_projection_bias(rest) {
-                let owners: Vec<String> = home.projections.iter().filter_map(|&tensor| fates.of(tensor)).collect();
+                let owners: Vec<String> =
+                    home.projections.iter().filter_map(|&tensor| fates.of(tensor)).collect();
                 if !owners.is_empty() {
                     return Some((Attachment::Bias, owners));
                 }
@@ -273,11 +286,8 @@ impl Binding<'_> {
         if kinds.len() < 2 {
             return;
         }
-        let modules: Vec<String> = kinds
-            .values()
-            .flatten()
-            .map(|&module| path_text(&self.keys.modules[module as usize]))
-            .collect();
+        let modules: Vec<String> =
+            kinds.values().flatten().map(|&module| path_text(&self.keys.modules[module as usize])).collect();
         let axes: Vec<String> = axes.iter().map(|axis| format!("`{axis}`")).collect();
         errors.push(
             Diagnostic::error(

@@ -137,3 +137,36 @@ impl BindOptions {
         self.allow.contains(&allow)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn modules(globs: &[&str]) -> Modules {
+        let mut modules = Modules::default();
+        for text in globs {
+            modules.add(text, &Glob::new(text.trim_start_matches('!')).expect("a glob"));
+        }
+        modules
+    }
+
+    #[test]
+    fn modules_are_taken_by_their_paths() {
+        let text = ["text", "0", "attn"];
+        let vision = ["vision", "0", "attn"];
+        for (globs, takes) in [
+            (&[][..], (true, true)),
+            (&["*"], (true, true)),
+            (&["text.*"], (true, false)),
+            (&["text/*"], (true, false)),
+            (&["!vision.*"], (true, false)),
+            (&["*attn", "!text.0.*"], (false, true)),
+            (&["vision.*", "text.*"], (true, true)),
+        ] {
+            let modules = modules(globs);
+            assert_eq!((modules.takes(&text), modules.takes(&vision)), takes, "{globs:?}");
+        }
+        let idle = modules(&["text.*", "audio.*", "!cross.*"]).idle(&[text.to_vec(), vision.to_vec()]);
+        assert_eq!(idle, ["audio.*", "!cross.*"]);
+    }
+}

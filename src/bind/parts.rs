@@ -48,9 +48,9 @@ impl Binding<'_> {
             let fixed = dtypes.iter().find(|(_, dtype)| dtype.cast_to(Some(Dtype::F32)) != Dtype::F32);
             let help = match fixed {
                 None => "cast all floating-point tensors with --dtype".to_owned(),
-                Some((_, dtype)) => format!(
-                    "{dtype} is not cast by --dtype: choose a layout that stores the parts apart"
-                ),
+                Some((_, dtype)) => {
+                    format!("{dtype} is not cast by --dtype: choose a layout that stores the parts apart")
+                }
             };
             let listed = dtypes
                 .iter()

@@ -161,8 +161,9 @@ pub(super) fn globs(option: &str, patterns: &[String], errors: &mut Collector) -
 fn glob(option: &str, pattern: &str, errors: &mut Collector) -> Option<Glob> {
     let built = GlobBuilder::new(pattern).literal_separator(false).build();
     let error = |error: globset::Error| {
-        Diagnostic::error("usage/glob", format!("{option} {pattern}: {}", error.kind()))
-            .help("`*` stands for any text, `?` for one character, `[ab]` for one of several, `{a,b}` for either")
+        Diagnostic::error("usage/glob", format!("{option} {pattern}: {}", error.kind())).help(
+            "`*` stands for any text, `?` for one character, `[ab]` for one of several, `{a,b}` for either",
+        )
     };
     built.map_err(|failed| errors.push(error(failed))).ok()
 }

@@ -25,6 +25,7 @@ mod inspect;
 mod interrupt;
 mod kit;
 mod layout_pairs;
+mod left_behind;
 mod library;
 mod many;
 mod notation;
