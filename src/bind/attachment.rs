@@ -4,6 +4,7 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use crate::fold::pattern;
 use crate::mapping::key::{Captures, Paths};
 use crate::mapping::{Layout, Mapping};
 
@@ -211,8 +212,20 @@ pub(crate) struct Attached {
 impl Attached {
     /// Returns the weight's name with `*` for its indices, so that the same complaint about every layer is one.
     pub(crate) fn weight_pattern(&self) -> String {
-        crate::fold::pattern(&self.weight).replace('\0', "*")
+        any_index(&self.weight)
     }
+}
+
+/// Writes a name with `*` for its indices; of one that no screen holds, its ends.
+pub(crate) fn any_index(name: &str) -> String {
+    const MOST: usize = 200;
+    let text = pattern(name).replace('\0', "*");
+    if text.chars().count() <= MOST {
+        return text;
+    }
+    let begin: String = text.chars().take(MOST / 2).collect();
+    let end: Vec<char> = text.chars().rev().take(MOST / 2).collect();
+    format!("{begin}…{}", end.into_iter().rev().collect::<String>())
 }
 
 /// The tensors that rules hold, by all names under which others may belong to them.
@@ -262,7 +275,13 @@ impl<'a> Owners<'a> {
             Attached { kind, weight, owners: owners.clone(), paths }
         };
         let by_word = readings(name).find_map(|(stem, kind)| Some(here(kind, self.names.get(stem)?)));
+        // `in_proj_bias` beside `in_proj_weight`.
+        let bias = || {
+            let bias = stem(name).filter(|_| bare(name).ends_with("_bias"))?;
+            Some(here(Attachment::Bias, self.names.get(bias)?))
+        };
         by_word
+            .or_else(bias)
             .or_else(|| {
                 let (module, owners) =
                     ancestors(name).find_map(|module| Some((module, self.modules.get(module)?)))?;
@@ -310,16 +329,17 @@ fn has_token(name: &str, words: &[&str]) -> bool {
 
 /// Returns whether a name is that of a norm of queries or keys: `q_norm`, `key_layernorm`, `norm_q`, `ln_k`.
 pub(crate) fn is_query_key_norm(name: &str) -> bool {
-    const NORMS: &[&str] = &["norm", "norms", "layernorm", "rmsnorm", "ln"];
+    const NORMS: &[&str] = &["norm", "norms", "layernorm", "rmsnorm", "ln", "normalization"];
     const PARTS: &[&str] = &["q", "k", "qk", "query", "key", "queries", "keys"];
     name.split(['.', '/']).any(|component| has_token(component, NORMS) && has_token(component, PARTS))
 }
 
-/// Returns whether a name is that of values, of the output, or of tables that are computed from positions alone.
+/// Returns whether a name is that of values, of the output, of tables that are computed from positions alone, or of
+/// vectors of which products alone are used, in any order (DiffLlama's `lambda_q1`).
 pub(crate) fn is_apart_from_queries_and_keys(name: &str) -> bool {
     const APART: &[&str] = &[
-        "v", "value", "values", "o", "out", "output", "rotary", "rope", "freq", "freqs", "cos", "sin", "mlp",
-        "ffn",
+        "v", "value", "values", "o", "out", "output", "rotary", "rope", "freq", "freqs", "cos", "sin",
+        "lambda", "mlp", "ffn",
     ];
     has_token(name, APART)
 }

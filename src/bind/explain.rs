@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
 
-use super::attachment::own_module;
+use super::attachment::{any_index, own_module};
 use super::keys::{holds, path_text};
 use super::lower::LowerError;
 use super::options::{Allow, BindOptions};
@@ -73,7 +73,8 @@ pub(super) fn rank(binding: &Binding<'_>, tensor: usize, rule: usize, module: u3
 /// Says how a module that is none of the family's, whatever its names say, passes through.
 fn or_leave_module(binding: &Binding<'_>, module: u32) -> String {
     let path = path_text(&binding.keys.modules[module as usize]);
-    if path.is_empty() || binding.pair.mapping.unmapped == Unmapped::Error {
+    // A path that is shortened is none.
+    if path.is_empty() || path.len() > 150 || binding.pair.mapping.unmapped == Unmapped::Error {
         return String::new();
     }
     format!("; a module of another kind passes through as it is with --modules '!{}'", any_index(&path))
@@ -215,11 +216,6 @@ pub(super) fn origin_in_any_module(binding: &Binding<'_>, unknowns: &Unknowns<'_
         }
         _ => origin_text(binding, unknowns, origin),
     }
-}
-
-/// Writes a name with `*` for its indices.
-fn any_index(key: &str) -> String {
-    crate::fold::pattern(key).replace('\0', "*")
 }
 
 /// Says in words where a fact comes from.

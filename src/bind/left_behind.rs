@@ -1,15 +1,15 @@
 //! What belongs to a converted weight and is held by no rule: its scale, its mask, the norm of its heads. To pass it
 //! through beside the weight's old name, or in the weight's old order, would give a wrong model without a word.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use indexmap::{IndexMap, IndexSet};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::attachment::{
-    Attached, Attachment, ancestors, is_apart_from_queries_and_keys, is_projection_bias, is_query_key_norm,
-    own_module,
+    Attached, Attachment, ancestors, any_index, is_apart_from_queries_and_keys, is_projection_bias,
+    is_query_key_norm, own_module,
 };
 use super::keys::{listed, path_text, segments};
 use super::options::Allow;
@@ -85,8 +85,8 @@ impl Fates<'_> {
 struct Home {
     /// Projections of q, k and v, by tensor of the catalog.
     projections: Vec<usize>,
-    /// Per moved axis: its name, its size in this module and a tensor that has it.
-    moved: BTreeMap<(String, u64), usize>,
+    /// Axes whose order changes: the name, the size in this module, and each tensor that has it.
+    moved: BTreeSet<(String, u64, usize)>,
 }
 
 /// Tensors of one kind that would be left behind.
@@ -186,7 +186,7 @@ impl Binding<'_> {
             for place in places {
                 let home = homes.entry(place).or_default();
                 home.projections.push(source.tensor);
-                home.moved.extend(axes.iter().cloned().map(|axis| (axis, source.tensor)));
+                home.moved.extend(axes.iter().cloned().map(|(axis, size)| (axis, size, source.tensor)));
             }
         }
         homes
@@ -226,20 +226,20 @@ impl Binding<'_> {
             if !is_float || is_apart_from_queries_and_keys(rest) {
                 continue;
             }
-            let elements = stored.shape.iter().product::<u64>();
+            let elements = stored.elements();
             let kind = |size: u64| match is_query_key_norm(rest) {
                 true if elements.is_multiple_of(size) => Some(Attachment::Norm),
                 false if stored.shape.contains(&size) => Some(Attachment::Table),
                 _ => None,
             };
-            let hit = |((axis, size), of): (&(String, u64), &usize)| {
-                let owner = any_index(&self.keys.names[*of]);
-                let text = format!("the {size} elements along `{axis}` of `{owner}` change their order");
-                Some((kind(*size)?, vec![text]))
+            let hit = home.moved.iter().find_map(|(axis, size, _)| Some((kind(*size)?, axis, size)));
+            let Some((kind, axis, size)) = hit else { continue };
+            let alike = home.moved.iter().filter(|(other, length, _)| (other, length) == (axis, size));
+            let text = |owner: &usize| {
+                let owner = any_index(&self.keys.names[*owner]);
+                format!("the {size} elements along `{axis}` of `{owner}` change their order")
             };
-            if let Some(hit) = home.moved.iter().find_map(hit) {
-                return Some(hit);
-            }
+            return Some((kind, alike.map(|(_, _, owner)| text(owner)).collect()));
         }
         None
     }
@@ -299,13 +299,8 @@ impl Binding<'_> {
             .found(listed(&modules))
             .help(format!(
                 "say which do, and the others pass through as they are: --modules '{}'; --modules '*' takes all of them",
-                kinds.keys().next().map_or_else(String::new, |kind| kind.replace('\0', "*"))
+                modules.first().map_or_else(String::new, |path| any_index(path))
             )),
         );
     }
-}
-
-/// Writes a name with `*` for its indices.
-fn any_index(key: &str) -> String {
-    pattern(key).replace('\0', "*")
 }

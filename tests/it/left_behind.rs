@@ -471,7 +471,7 @@ fn no_alarm_where_nothing_is_attached() {
         .collect();
     let (mut bound, mut alarms) = (0, BTreeSet::new());
     for Plain { name, catalog, mut options } in plain_models() {
-        options.allow = vec![Allow::MissingConfig, Allow::IndexGap, Allow::Missing];
+        options.allow = vec![Allow::MissingConfig, Allow::IndexGap];
         let detection = Detection::new(&catalog);
         for mapping in &families {
             for candidate in detection.candidates(std::slice::from_ref(mapping), &|_, _| true, &options, None)
