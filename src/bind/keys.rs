@@ -4,12 +4,13 @@ use indexmap::IndexMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
+use super::attachment::{Attached, Owners};
 use super::options::{Allow, BindOptions, Tied};
 use super::pair::Pair;
 use super::{DropReason, Dropped};
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, nearest};
-use crate::fold::pattern;
+use crate::fold::{fold_keys, pattern};
 use crate::mapping::key::{Captures, Paths, Template};
 use crate::mapping::{Layout, Mapping, Unmapped};
 use crate::provenance::Facts;
@@ -35,6 +36,39 @@ pub(crate) struct Keys {
     pub(crate) dropped: Vec<Dropped>,
     /// Tensors that are left out because another one that is kept is the same, which stands second.
     pub(crate) tied: Vec<(usize, usize)>,
+    /// The name of each tensor as rules see it.
+    pub(crate) names: Vec<String>,
+    /// The modules that `--modules` leaves as they are.
+    pub(crate) left: Vec<String>,
+}
+
+impl Keys {
+    /// Returns the tensors that rules hold, each with its name, for what may belong to them; their numbers are those of
+    /// [`Keys::matched`].
+    pub(crate) fn owners<'a>(&'a self, pair: &Pair<'a>) -> Owners<'a> {
+        owners(pair.mapping, pair.source, &self.matched, &self.names)
+    }
+}
+
+fn owners<'a>(
+    mapping: &'a Mapping,
+    layout: &'a Layout,
+    matched: &[Matched],
+    names: &'a [String],
+) -> Owners<'a> {
+    let mut owners = Owners::new(mapping, layout);
+    matched.iter().for_each(|matched| owners.add(&names[matched.tensor], &matched.captures));
+    owners
+}
+
+/// Writes a module's captured paths, with dots.
+pub(crate) fn path_text(paths: &Paths) -> String {
+    segments(paths).join(".")
+}
+
+/// Returns the segments of a module's captured paths.
+pub(crate) fn segments(paths: &Paths) -> Vec<&str> {
+    paths.iter().flat_map(|(_, segments)| segments.iter()).map(String::as_str).collect()
 }
 
 pub(crate) fn sort_out(
@@ -109,23 +143,37 @@ pub(crate) fn sort_out(
     }
     drop_unanchored(mapping, layout, modules.len(), &mut keys, &mut unmatched, &names);
     keys.modules = modules.into_keys().collect();
-    if keys.matched.is_empty() {
+    let left = leave_modules(layout, catalog, options, &names, &mut keys, errors);
+    if keys.matched.is_empty() && !left.is_empty() {
+        errors.push(
+            Diagnostic::error("bind/modules", "--modules leaves nothing to convert")
+                .file(&catalog.path)
+                .found(format!("all modules are left as they are: {}", listed(&keys.left)))
+                .help("name the modules whose tensors are to be converted"),
+        );
+    } else if keys.matched.is_empty() {
         let unheld = unheld(layout, &active, &names);
         nothing_matched(mapping, layout, catalog, (&names, unheld), &facts, &keys, errors);
     } else if mapping.unmapped == Unmapped::Error && !options.allows(Allow::Unmatched) {
         // Names that differ in their numbers alone are as near to the same rule.
         let mut near: FxHashMap<String, Option<&Template>> = FxHashMap::default();
+        let owners = owners(mapping, layout, &keys.matched, &names);
         for (tensor, name) in &unmatched {
-            let near = *near.entry(pattern(name)).or_insert_with(|| nearest_rule(layout, name));
-            errors.push(match unheld(layout, &active, std::slice::from_ref(name)) {
-                Some(rule) => condition_of_rule(layout, rule, &facts)
+            let attached = owners.of(name);
+            let mut near = || *near.entry(pattern(name)).or_insert_with(|| nearest_rule(layout, name));
+            errors.push(match (attached, unheld(layout, &active, std::slice::from_ref(name))) {
+                (_, Some(rule)) => condition_of_rule(layout, rule, &facts)
                     .file(&catalog.path)
                     .tensor(&catalog.tensors[*tensor].key),
-                None => unmatched_tensor(layout, catalog, *tensor, near),
+                (Some(attached), None) => unmatched_attachment(layout, catalog, *tensor, &attached),
+                (None, None) => unmatched_tensor(layout, catalog, *tensor, near()),
             });
         }
     }
+    unmatched.extend(left);
+    unmatched.sort_unstable();
     keys.kept = unmatched;
+    keys.names = names;
     if options.tied == Tied::KeepOne {
         drop_tied(catalog, &mut keys);
     }
@@ -152,6 +200,74 @@ fn uncaptured(pair: &Pair<'_>, rule: usize) -> Paths {
     let params = pair.source_rules[rule].params.iter();
     let wanted = params.flat_map(|&param| pair.paths_of(param)).filter(|path| !captured.contains(path));
     wanted.filter_map(|path| Some((path.into(), pair.target.paths.get(path)?.as_slice().into()))).collect()
+}
+
+/// Takes the modules that `--modules` leaves as they are out of those that are converted; returns their tensors.
+fn leave_modules(
+    layout: &Layout,
+    catalog: &Catalog,
+    options: &BindOptions,
+    names: &[String],
+    keys: &mut Keys,
+    errors: &mut Collector,
+) -> Vec<(usize, String)> {
+    if options.modules.is_empty() {
+        return Vec::new();
+    }
+    let error =
+        |message: String| Diagnostic::error("bind/modules", message).file(&catalog.path).rule(&layout.span);
+    let held: FxHashSet<u32> = keys.matched.iter().map(|matched| matched.module).collect();
+    let all: Vec<(u32, Paths)> =
+        (0..).zip(std::mem::take(&mut keys.modules)).filter(|(module, _)| held.contains(module)).collect();
+    if !all.is_empty() && all.iter().all(|(_, paths)| paths.is_empty()) {
+        let message = format!("--modules does not apply to the layout `{}`", layout.name);
+        errors.push(
+            error(message)
+                .found("its rules name every tensor and capture no path of a module (`{*m}`)")
+                .help("leave --modules out"),
+        );
+    }
+    let paths: Vec<Vec<&str>> = all.iter().map(|(_, paths)| segments(paths)).collect();
+    for glob in options.modules.idle(&paths) {
+        let texts: Vec<String> = paths.iter().map(|path| path.join(".")).collect();
+        errors.push(
+            error(format!("--modules '{glob}' matches no module"))
+                .expected(format!("one of the modules that the rules find: {}", listed(&texts)))
+                .help("`*` stands for any text, also with dots in it; the path is what stands before the rules' names"),
+        );
+    }
+    let mut numbers: FxHashMap<u32, u32> = FxHashMap::default();
+    for (module, paths) in all {
+        if options.modules.takes(&segments(&paths)) {
+            numbers.insert(module, keys.modules.len() as u32);
+            keys.modules.push(paths);
+        } else {
+            keys.left.push(path_text(&paths));
+        }
+    }
+    let mut left = Vec::new();
+    keys.matched.retain_mut(|matched| match numbers.get(&matched.module) {
+        Some(&module) => {
+            matched.module = module;
+            true
+        }
+        None => {
+            left.push((matched.tensor, names[matched.tensor].clone()));
+            false
+        }
+    });
+    left
+}
+
+/// Writes paths of modules, those that differ in numbers alone as one.
+pub(crate) fn listed<T: AsRef<str>>(paths: &[T]) -> String {
+    const MOST: usize = 12;
+    let mut folded = fold_keys(paths.iter().map(AsRef::as_ref));
+    if folded.len() > MOST {
+        folded.truncate(MOST);
+        folded.push("…".to_owned());
+    }
+    folded.join(", ")
 }
 
 /// Of tied tensors that pass through, only the first is kept: the file says that they are one.
@@ -339,6 +455,22 @@ fn nearest_rule<'a>(layout: &'a Layout, name: &str) -> Option<&'a Template> {
     shapes.get(near).copied()
 }
 
+/// A tensor without a rule that belongs to a weight: neither left out nor passed through is it right.
+fn unmatched_attachment(
+    layout: &Layout,
+    catalog: &Catalog,
+    tensor: usize,
+    attached: &Attached,
+) -> Diagnostic {
+    let kind = attached.kind;
+    Diagnostic::error("bind/unmatched", format!("no rule matches {}", kind.words()))
+        .file(&catalog.path)
+        .tensor(&catalog.tensors[tensor].key)
+        .rule(&layout.span)
+        .found(format!("it belongs to `{}`", attached.weight_pattern()))
+        .help(kind.help())
+}
+
 fn unmatched_tensor(
     layout: &Layout,
     catalog: &Catalog,
@@ -351,9 +483,11 @@ fn unmatched_tensor(
         .rule(&layout.span);
     match near {
         Some(template) => error.help(format!(
-            "the nearest rule is `{template}`; leave the tensor out with --drop, or pass it through with --allow unmatched"
+            "the nearest rule is `{template}`: correct the name, or choose the layout that has this tensor; --drop leaves out what the model does not need, --allow unmatched passes it through"
         )),
-        None => error.help("leave it out with --drop, or pass it through with --allow unmatched"),
+        None => error.help(
+            "choose the layout that has it; --drop leaves out what the model does not need, --allow unmatched passes it through",
+        ),
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! [`bind`] returns all blocks of all source and target tensors on common coordinates, or every error that there is.
 
+mod attachment;
 mod classes;
 mod counts;
 mod explain;
@@ -9,6 +10,7 @@ mod fits;
 mod gaps;
 mod given;
 mod keys;
+mod left_behind;
 mod lower;
 mod only;
 mod options;
@@ -22,10 +24,10 @@ mod unknowns;
 
 pub(crate) use keys::names_for_rules;
 pub use lower::{Block, Content, Coordinate, Digit};
-pub use options::{Allow, BindOptions, Tied};
+pub use options::{Allow, BindOptions, Modules, Tied};
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
@@ -70,6 +72,16 @@ pub struct Bound {
     pub warnings: Vec<Diagnostic>,
     /// Captured paths of each module, written with dots.
     pub modules: Vec<String>,
+    /// Likewise of the modules that `--modules` leaves as they are.
+    pub left: Vec<String>,
+}
+
+impl Bound {
+    /// Returns the paths of the modules that are converted, in the order of their names in the source.
+    pub fn converted_modules(&self) -> Vec<&str> {
+        let held: BTreeSet<usize> = self.instances.iter().map(|instance| instance.module).collect();
+        held.into_iter().map(|module| self.modules[module].as_str()).collect()
+    }
 }
 
 /// One parameter of one module, or of one layer where both layouts keep layers apart.
@@ -243,8 +255,8 @@ struct Binding<'a> {
     keys: keys::Keys,
     instances: Instances,
     held: Vec<Held>,
-    /// For a parameter that is missing: a name that may be meant for one of its tensors.
-    near: RefCell<FxHashMap<ParamId, Option<String>>>,
+    /// For a parameter that is missing: what is there instead, and how that belongs to it.
+    near: RefCell<FxHashMap<ParamId, Option<(String, Option<attachment::Attachment>)>>>,
 }
 
 /// Binds a checkpoint to a source layout and derives the target layout's tensors.
@@ -282,6 +294,7 @@ pub fn bind(
     binding.take_only_values(&mut unknowns);
     binding.check_counts(&unknowns, &mut errors);
     explain::contradictions(&binding, &unknowns, &mut errors);
+    binding.check_kinds_of_modules(&mut errors);
     let (bound, errors) = binding.finish(&mut unknowns, &groups, errors);
     let (mut bound, warnings) = errors.finish(bound)?;
     bound.warnings = warnings;

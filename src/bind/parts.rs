@@ -26,9 +26,7 @@ impl Binding<'_> {
                 errors.push(
                     explain::missing(self, param, group.module, &values)
                         .related(span, format!("needs `{name}` beside the parts that are there"))
-                        .help(
-                            "leave the other parts out with --drop, or use a layout that stores them apart",
-                        ),
+                        .help("use a target layout that stores the parts apart"),
                 );
             }
         }
@@ -49,9 +47,9 @@ impl Binding<'_> {
             let fixed = dtypes.iter().find(|(_, dtype)| dtype.cast_to(Some(Dtype::F32)) != Dtype::F32);
             let help = match fixed {
                 None => "cast all floating-point tensors with --dtype".to_owned(),
-                Some((_, dtype)) => format!(
-                    "{dtype} is not cast by --dtype: choose a layout that stores the parts apart, or leave them out with --drop"
-                ),
+                Some((_, dtype)) => {
+                    format!("{dtype} is not cast by --dtype: choose a layout that stores the parts apart")
+                }
             };
             let listed = dtypes
                 .iter()
@@ -114,7 +112,7 @@ impl Binding<'_> {
                         .file(&self.catalog.path)
                         .tensor(&stored.key)
                         .rule(&self.pair.target.span)
-                        .help("add a rule for it, or leave it out with --drop"),
+                        .help("add a rule for it in a mapping file of your own; --drop leaves out what the model does not need"),
                     );
                     continue;
                 }
@@ -124,7 +122,7 @@ impl Binding<'_> {
                     .file(&self.catalog.path)
                     .tensor(&stored.key)
                     .found(format!("`{key}` also comes from {other}"))
-                    .help("leave one of the two out with --drop")
+                    .help("the checkpoint seems to hold one weight twice: leave out with --drop the one that its model does not read")
             };
             if let Some(&at) = by_key.get(key.as_str()) {
                 let target = &targets[at];
@@ -165,7 +163,7 @@ impl Binding<'_> {
                     .file(&self.catalog.path)
                     .tensor(&self.catalog.tensors[tensor].key)
                     .rule(&layout.span)
-                    .help("leave the tensor out with --drop, or choose a layout that has it"),
+                    .help("choose a target layout that has it; --drop leaves out only what is not used there, such as the head of another task"),
                 );
             }
         }

@@ -42,7 +42,7 @@ impl Binding<'_> {
             }
             let stored = &self.catalog.tensors[tensor];
             if stored.shape.len() != prepared.dims.len() {
-                errors.push(explain::rank(self, tensor, rule));
+                errors.push(explain::rank(self, tensor, rule, module));
                 continue;
             }
             unknowns.share(&prepared.dims, &scopes);
@@ -104,7 +104,7 @@ impl Binding<'_> {
                         .rule(&self.pair.layout(Side::Source).rules[*rule].template.span)
                         .expected(format!("{given} ({origin})"))
                         .found(count.to_string())
-                        .help("complete the checkpoint, correct the size, or use `--allow index-gap`"),
+                        .help("complete the checkpoint, or correct the size; if its model has so few, `--allow index-gap` converts them"),
                     );
                 }
             }

@@ -4,6 +4,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::classes::{Classes, Lowered};
+use super::keys::path_text;
 use super::lower::{Instance, LowerError};
 use super::options::Allow;
 use super::pair::{AxisId, ParamId, Side};
@@ -186,7 +187,7 @@ impl Binding<'_> {
                         format!("the layout `{}` has no tensor for `{name}`", layout.name),
                     )
                     .rule(&layout.span)
-                    .help("declare the parameter optional, or use --allow missing"),
+                    .help("choose a source layout that has it, or declare it optional in the mapping file where models lack it"),
                 );
                 continue;
             }
@@ -285,6 +286,7 @@ impl Binding<'_> {
         }
         let kept = self.kept(&targets, &by_key, &mut errors);
         let unplaced = self.unplaced(&mut errors);
+        self.check_left_behind(&sources, &targets, &mut errors);
         let mut instances: Vec<InstanceInfo> = self
             .instances
             .all
@@ -300,9 +302,7 @@ impl Binding<'_> {
                 instances[*instance].sources.push(at);
             }
         }
-        let modules = self.keys.modules.iter().map(|paths| {
-            paths.iter().flat_map(|(_, segments)| segments.iter()).cloned().collect::<Vec<_>>().join(".")
-        });
+        let modules = self.keys.modules.iter().map(path_text);
         let bound = Bound {
             targets,
             kept,
@@ -313,6 +313,7 @@ impl Binding<'_> {
             dtype: self.options.dtype,
             warnings: Vec::new(),
             modules: modules.collect(),
+            left: self.keys.left,
             instances,
             sources,
             dropped: self.keys.dropped,

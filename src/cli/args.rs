@@ -45,6 +45,12 @@ pub(super) struct LayoutArgs {
     #[arg(long, value_name = "GLOB", help_heading = "Source")]
     pub(super) only: Vec<String>,
 
+    /// Convert only the modules whose paths match, what stands before the names of a family's tensors, and pass all others
+    /// through as they are; `!` before a glob leaves out those that match. May be given several times.
+    /// Example: --modules 'language_model.*' --modules '!*.cross_attn'
+    #[arg(long, value_name = "GLOB", help_heading = "Source")]
+    pub(super) modules: Vec<String>,
+
     /// Leave out tensors whose names match. Example: --drop '*.rotary_emb.inv_freq'
     #[arg(long, value_name = "GLOB", help_heading = "Source")]
     pub(super) drop: Vec<String>,

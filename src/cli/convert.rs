@@ -1,6 +1,6 @@
 //! `qkvconv --from A --to B SRC DST`: the conversion.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -222,9 +222,8 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
     }
     let held = conversion.bound.sources.len();
     let made = conversion.bound.targets.len();
-    let modules: BTreeSet<usize> =
-        conversion.bound.instances.iter().map(|instance| instance.module).collect();
-    let modules = modules.len();
+    let converted = conversion.bound.converted_modules();
+    let modules = converted.len();
     let kept = conversion.bound.kept.len();
     ui.say(&format!(
         "{held} {} of {modules} {} -> {made} {}",
@@ -232,6 +231,12 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
         plural(modules, "module"),
         plural(made, "tensor")
     ));
+    // A model without paths of modules is one module, and has no name.
+    say_names(ui, "  ", converted.into_iter().filter(|path| !path.is_empty()));
+    if !conversion.bound.left.is_empty() {
+        ui.say("left as they are by --modules:");
+        say_names(ui, "  ", conversion.bound.left.iter().map(String::as_str));
+    }
     if kept > 0 {
         ui.say(&format!("{kept} other {} passed through unchanged", plural(kept, "tensor")));
     }
@@ -251,6 +256,18 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
         ui.say(&format!("{} written", BinaryBytes(done.stats.bytes_written)));
     } else {
         ui.say(&format!("{} would be written; dry run, nothing was", HumanBytes(conversion.bytes())));
+    }
+}
+
+/// Says names, folded, in a few lines.
+fn say_names<'a>(ui: &Ui, indent: &str, names: impl Iterator<Item = &'a str>) {
+    const MOST: usize = 8;
+    let folded = qkvconv::fold::fold_keys(names);
+    for name in folded.iter().take(MOST) {
+        ui.say(&format!("{indent}{name}"));
+    }
+    if let Some(more) = folded.len().checked_sub(MOST).filter(|&more| more > 0) {
+        ui.say(&format!("{indent}… and {more} more kinds of names"));
     }
 }
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use qkvconv::bind::BindOptions;
+use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
+use qkvconv::bind::{BindOptions, Modules};
 use qkvconv::convert::ConvertOptions;
 use qkvconv::diag::{Collector, Diagnostic, Errors};
 use qkvconv::exec::Limits;
@@ -54,6 +54,11 @@ pub(super) fn resolve(args: &LayoutArgs) -> Result<ConvertOptions, Errors> {
     let mut errors = Collector::default();
     let only = globs("--only", &args.only, &mut errors);
     let drop = globs("--drop", &args.drop, &mut errors);
+    let mut modules = Modules::default();
+    for text in &args.modules {
+        let pattern = text.strip_prefix('!').unwrap_or(text);
+        glob("--modules", pattern, &mut errors).iter().for_each(|glob| modules.add(text, glob));
+    }
     let allow = args.allow.iter().filter_map(|allowed| match allowed {
         Allowed::Bind(allow) => Some(*allow),
         Allowed::OutsideLink => None,
@@ -64,6 +69,7 @@ pub(super) fn resolve(args: &LayoutArgs) -> Result<ConvertOptions, Errors> {
         recorded: Vec::new(),
         only,
         drop,
+        modules,
         strip_prefix: args.strip_prefix.clone(),
         add_prefix: args.add_prefix.clone(),
         tied: args.tied.into(),
@@ -89,15 +95,19 @@ pub(super) fn globs(option: &str, patterns: &[String], errors: &mut Collector) -
     }
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
-        match GlobBuilder::new(pattern).literal_separator(false).build() {
-            Ok(glob) => {
-                set.add(glob);
-            }
-            Err(error) => errors.push(
-                Diagnostic::error("usage/glob", format!("{option} {pattern}: {}", error.kind()))
-                    .help("`*` stands for any text, `?` for one character, `[ab]` for one of several, `{a,b}` for either"),
-            ),
+        if let Some(glob) = glob(option, pattern, errors) {
+            set.add(glob);
         }
     }
     set.build().map_err(|error| errors.push(Diagnostic::error("usage/glob", error.to_string()))).ok()
+}
+
+fn glob(option: &str, pattern: &str, errors: &mut Collector) -> Option<Glob> {
+    let built = GlobBuilder::new(pattern).literal_separator(false).build();
+    let error = |error: globset::Error| {
+        Diagnostic::error("usage/glob", format!("{option} {pattern}: {}", error.kind())).help(
+            "`*` stands for any text, `?` for one character, `[ab]` for one of several, `{a,b}` for either",
+        )
+    };
+    built.map_err(|failed| errors.push(error(failed))).ok()
 }

@@ -26,6 +26,7 @@ mod inspect;
 mod interrupt;
 mod kit;
 mod layout_pairs;
+mod left_behind;
 mod library;
 mod many;
 mod notation;

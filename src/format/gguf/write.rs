@@ -96,7 +96,7 @@ fn check(tensor: &OutputTensor<'_>, out: &mut Collector) {
     if types::number(dtype).is_none() {
         let message =
             format!("GGUF has no type for {dtype}; it has {} and quantised ones", types::plain_names());
-        fail(message, "leave the tensor out with --drop, or choose another format");
+        fail(message, "choose another format");
     } else if dtype == Dtype::BF16 && shape.is_empty() {
         fail("gguf-py reads no BF16 tensor without dimensions".to_owned(), "cast with --dtype f32");
     } else if dtype.is_quantised() && !shape.last().is_some_and(|row| row.is_multiple_of(elements)) {
@@ -113,7 +113,7 @@ fn check(tensor: &OutputTensor<'_>, out: &mut Collector) {
         fail(message, "choose a layout with fewer dimensions, or another format");
     }
     if shape.contains(&0) {
-        fail(format!("its shape {shape:?} has no elements"), "leave the tensor out with --drop");
+        fail(format!("its shape {shape:?} has no elements"), "choose another format");
     }
 }
 
