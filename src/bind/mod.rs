@@ -2,6 +2,7 @@
 //!
 //! [`bind`] returns all blocks of all source and target tensors on common coordinates, or every error that there is.
 
+mod casts;
 mod classes;
 mod counts;
 mod explain;
@@ -10,12 +11,14 @@ mod gaps;
 mod given;
 mod keys;
 mod lower;
+mod needed;
 mod options;
 mod pair;
 mod parts;
 mod sizes;
 mod source;
 mod target;
+mod ties;
 mod trace;
 mod unknowns;
 
@@ -24,7 +27,7 @@ pub use lower::{Block, Content, Coordinate, Digit};
 pub use options::{Allow, BindOptions, Tied};
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
@@ -48,6 +51,8 @@ pub struct Bound {
     pub targets: Vec<TargetTensor>,
     /// Source tensors that pass through, each with its name in the output.
     pub kept: Vec<(usize, String)>,
+    /// Those among them that follow from a config: they are not cast.
+    pub computed: BTreeSet<usize>,
     /// Source tensors that are left out.
     pub dropped: Vec<Dropped>,
     /// Source tensors that are left out because another one that passes through is the same, which stands second.
@@ -66,6 +71,11 @@ pub struct Bound {
     pub warnings: Vec<Diagnostic>,
     /// Captured paths of each module, written with dots.
     pub modules: Vec<String>,
+    /// The source layout as it was read, where a parameter of it is read as the one that it is tied to.
+    pub source_layout: Option<Layout>,
+    /// The target layout as it is written, where a parameter that the source lacks is written as the one that it is tied
+    /// to.
+    pub target_layout: Option<Layout>,
 }
 
 /// One parameter of one module, or of one layer where both layouts keep layers apart.
@@ -255,8 +265,13 @@ pub fn bind(
 ) -> Result<Bound, Errors> {
     let mut errors = Collector::default();
     explain::check_conditions(source, options, &mut errors);
+    let ties = ties::settle(mapping, source, target, catalog, options);
+    let source = ties.source.as_ref().unwrap_or(source);
+    let target = ties.target.as_ref().unwrap_or(target);
+    ties.warnings.into_iter().for_each(|warning| errors.push(warning));
     let pair = Pair::new(mapping, source, target);
     let keys = keys::sort_out(&pair, catalog, options, &mut errors);
+    casts::check(catalog, &keys, options, &mut errors);
     gaps::check_paths(catalog, &keys, options, &mut errors);
     let given = given::given(&pair, options, &mut errors);
     let mut unknowns = Unknowns::new(&pair, given);
@@ -278,5 +293,6 @@ pub fn bind(
     let (bound, errors) = binding.finish(&mut unknowns, &groups, errors);
     let (mut bound, warnings) = errors.finish(bound)?;
     bound.warnings = warnings;
+    (bound.source_layout, bound.target_layout) = (ties.source, ties.target);
     Ok(bound)
 }
