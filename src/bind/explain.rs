@@ -17,7 +17,7 @@ use crate::diag::{Collector, Diagnostic, nearest_key};
 use crate::mapping::forward::stored_name;
 use crate::mapping::key::Captures;
 use crate::mapping::role::AxisRole;
-use crate::mapping::{Layout, Unmapped};
+use crate::mapping::{Layout, Rule, Unmapped};
 use crate::span::Span;
 
 /// The source layout's conditions on the config must hold. The target's are about another config, which is not there.
@@ -143,12 +143,25 @@ pub(super) fn missing(
 ) -> Diagnostic {
     let source = binding.pair.layout(Side::Source);
     let name = &binding.pair.mapping.params.keys()[param];
-    let mut error =
-        Diagnostic::error("bind/missing", format!("`{name}` is missing")).file(&binding.catalog.path);
+    let error = Diagnostic::error("bind/missing", format!("`{name}` is missing")).file(&binding.catalog.path);
     let rule = source.rules.iter().find(|rule| rule.expr.params().contains(&name.as_str()));
     let Some(rule) = rule else {
         return error.rule(&source.span).found(format!("the layout `{}` has no tensor for it", source.name));
     };
+    missing_of(binding, rule, param, module, values)
+}
+
+/// A parameter is missing in the tensor of one rule.
+pub(super) fn missing_of(
+    binding: &Binding<'_>,
+    rule: &Rule,
+    param: ParamId,
+    module: u32,
+    values: &[(AxisId, u64)],
+) -> Diagnostic {
+    let name = &binding.pair.mapping.params.keys()[param];
+    let mut error =
+        Diagnostic::error("bind/missing", format!("`{name}` is missing")).file(&binding.catalog.path);
     let key = name_of(binding, &rule.template, module, values);
     // Looked up once for all layers, which have the same slip in all their names.
     let mut slips = binding.near.borrow_mut();

@@ -33,6 +33,8 @@ pub(crate) struct Keys {
     pub(crate) modules: Vec<Paths>,
     /// Tensors that pass through, with their new names.
     pub(crate) kept: Vec<(usize, String)>,
+    /// Those among [`Keys::kept`] that both layouts compute from the config.
+    pub(crate) computed: Vec<(usize, String)>,
     pub(crate) dropped: Vec<Dropped>,
     /// Tensors that are left out because another one that is kept is the same, which stands second.
     pub(crate) tied: Vec<(usize, usize)>,
@@ -109,6 +111,14 @@ pub(crate) fn sort_out(
         let best = found.get_mut(special.unwrap_or(0));
         let Some((rule, mut captures)) = best.map(|(rule, captures)| (*rule, std::mem::take(captures)))
         else {
+            // What both sides compute from one config goes along.
+            let is_computed = |layout: &Layout| {
+                layout.computed.iter().any(|computed| computed.template.matches(file, key).is_some())
+            };
+            if is_computed(layout) && is_computed(pair.target) {
+                keys.computed.push((tensor, name.clone()));
+                continue;
+            }
             match layout.ignore.iter().find(|template| template.matches(file, key).is_some()) {
                 Some(ignored) => {
                     let rule = Some(ignored.span.clone());
@@ -174,6 +184,7 @@ pub(crate) fn sort_out(
     unmatched.sort_unstable();
     keys.kept = unmatched;
     keys.names = names;
+    keys.kept.extend(keys.computed.iter().cloned());
     if options.tied == Tied::KeepOne {
         drop_tied(catalog, &mut keys);
     }

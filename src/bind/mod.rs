@@ -3,6 +3,7 @@
 //! [`bind`] returns all blocks of all source and target tensors on common coordinates, or every error that there is.
 
 mod attachment;
+mod casts;
 mod classes;
 mod counts;
 mod explain;
@@ -12,6 +13,7 @@ mod given;
 mod keys;
 mod left_behind;
 mod lower;
+mod needed;
 mod only;
 mod options;
 mod pair;
@@ -19,6 +21,7 @@ mod parts;
 mod sizes;
 mod source;
 mod target;
+mod ties;
 mod trace;
 mod unknowns;
 
@@ -52,6 +55,8 @@ pub struct Bound {
     pub targets: Vec<TargetTensor>,
     /// Source tensors that pass through, each with its name in the output.
     pub kept: Vec<(usize, String)>,
+    /// Those among them that follow from a config: they are not cast.
+    pub computed: BTreeSet<usize>,
     /// Source tensors that are left out.
     pub dropped: Vec<Dropped>,
     /// Source tensors that are left out because another one that passes through is the same, which stands second.
@@ -74,6 +79,11 @@ pub struct Bound {
     pub modules: Vec<String>,
     /// Likewise of the modules that `--modules` leaves as they are.
     pub left: Vec<String>,
+    /// The source layout as it was read, where a parameter of it is read as the one that it is tied to.
+    pub source_layout: Option<Layout>,
+    /// The target layout as it is written, where a parameter that the source lacks is written as the one that it is tied
+    /// to.
+    pub target_layout: Option<Layout>,
 }
 
 impl Bound {
@@ -273,8 +283,13 @@ pub fn bind(
 ) -> Result<Bound, Errors> {
     let mut errors = Collector::default();
     explain::check_conditions(source, options, &mut errors);
+    let ties = ties::settle(mapping, source, target, catalog, options);
+    let source = ties.source.as_ref().unwrap_or(source);
+    let target = ties.target.as_ref().unwrap_or(target);
+    ties.warnings.into_iter().for_each(|warning| errors.push(warning));
     let pair = Pair::new(mapping, source, target);
     let keys = keys::sort_out(&pair, catalog, options, &mut errors);
+    casts::check(catalog, &keys, options, &mut errors);
     gaps::check_paths(catalog, &keys, options, &mut errors);
     let given = given::given(&pair, options, &mut errors);
     let mut unknowns = Unknowns::new(&pair, given);
@@ -298,6 +313,7 @@ pub fn bind(
     let (bound, errors) = binding.finish(&mut unknowns, &groups, errors);
     let (mut bound, warnings) = errors.finish(bound)?;
     bound.warnings = warnings;
+    (bound.source_layout, bound.target_layout) = (ties.source, ties.target);
     Ok(bound)
 }
 

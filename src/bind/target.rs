@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use super::classes::{Classes, Lowered};
 use super::keys::path_text;
 use super::lower::{Instance, LowerError};
+use super::needed;
 use super::options::Allow;
 use super::pair::{AxisId, ParamId, Side};
 use super::unknowns::{Scopes, Unknowns};
@@ -35,6 +36,7 @@ impl Binding<'_> {
     /// Finds what the target will hold, and what is missing for it.
     pub(super) fn target_groups(&self, unknowns: &mut Unknowns<'_>, errors: &mut Collector) -> Vec<Group> {
         self.check_required(unknowns, errors);
+        self.check_needed(unknowns, errors);
         let layout = self.pair.layout(Side::Target);
         let facts = self.options.provenance.of(layout);
         let mut groups = Vec::new();
@@ -44,10 +46,13 @@ impl Binding<'_> {
             }
             for module in 0..self.keys.modules.len() as u32 {
                 let mut tuples = self.tuples(module, &prepared.params);
-                let zeros = self.is_demanded(rule, module);
-                if zeros {
+                let always = self.is_demanded(rule, module);
+                if always {
                     tuples.extend(self.places(module, &prepared.params));
                 }
+                let made = self.made_of_zeros(rule, module);
+                let zeros = always || !made.is_empty();
+                tuples.extend(made);
                 for values in tuples {
                     let scopes: SmallVec<[Scopes; 3]> = prepared
                         .params
@@ -91,7 +96,8 @@ impl Binding<'_> {
                 .zip(rules)
                 .any(|(other, rule)| !rule.optional && other.params.contains(param))
         };
-        rules[rule].optional && self.pair.target_rules[rule].params.iter().all(held_elsewhere)
+        let is_needed = needed::reason(&rules[rule], &self.facts(Side::Target)).is_some();
+        rules[rule].optional && !is_needed && self.pair.target_rules[rule].params.iter().all(held_elsewhere)
     }
 
     /// Returns whether the target always has the rule's tensors in that module, made of zeros where the source lacks them.
@@ -105,13 +111,13 @@ impl Binding<'_> {
     }
 
     /// Returns whether a module's captured paths are those under which a parameter is found.
-    fn is_module_of(&self, module: u32, param: ParamId) -> bool {
+    pub(super) fn is_module_of(&self, module: u32, param: ParamId) -> bool {
         let captured = &self.keys.modules[module as usize];
         captured.iter().map(|(name, _)| &**name).eq(self.pair.paths_of(param))
     }
 
     /// Returns the instance indices under which the module has anything that stands beside these parameters.
-    fn places(&self, module: u32, params: &[ParamId]) -> OrderedSet<Indices> {
+    pub(super) fn places(&self, module: u32, params: &[ParamId]) -> OrderedSet<Indices> {
         let most = params.iter().max_by_key(|&&param| self.pair.params[param].instance_axes.len());
         let Some(&most) = most else { return OrderedSet::default() };
         let axes = &self.pair.params[most].instance_axes;
@@ -162,7 +168,7 @@ impl Binding<'_> {
         joined
     }
 
-    fn by_module(&self, module: u32, param: ParamId) -> impl Iterator<Item = &Indices> {
+    pub(super) fn by_module(&self, module: u32, param: ParamId) -> impl Iterator<Item = &Indices> {
         let ids = self.instances.by_module.get(&(module, param)).map(Vec::as_slice).unwrap_or_default();
         ids.iter().map(|&id| &self.instances.all[id].2)
     }
@@ -306,6 +312,7 @@ impl Binding<'_> {
         let bound = Bound {
             targets,
             kept,
+            computed: self.keys.computed.iter().map(|(tensor, _)| *tensor).collect(),
             unplaced,
             params: self.pair.mapping.params.keys().cloned().collect(),
             parts: attention_parts(self.pair.mapping),
@@ -314,6 +321,8 @@ impl Binding<'_> {
             warnings: Vec::new(),
             modules: modules.collect(),
             left: self.keys.left,
+            source_layout: None,
+            target_layout: None,
             instances,
             sources,
             dropped: self.keys.dropped,

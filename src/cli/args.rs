@@ -69,7 +69,8 @@ pub(super) struct LayoutArgs {
     )]
     pub(super) add_prefix: String,
 
-    /// Cast all floating-point tensors; a value that overflows is an error. Example: --dtype bf16
+    /// Cast all tensors of F64, F32, F16 and BF16, kept ones too; other types stay as they are, FP8 with scales is refused,
+    /// and a value that overflows is an error. Example: --dtype bf16
     #[arg(long, value_name = "TYPE", help_heading = "Output")]
     pub(super) dtype: Option<FloatType>,
 

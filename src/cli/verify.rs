@@ -4,10 +4,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use qkvconv::convert::{Conversion, Verify, open_as};
-use qkvconv::diag::Errors;
+use qkvconv::diag::{Diagnostic, Errors};
 use qkvconv::format::OpenOptions;
 use qkvconv::identity::Identity;
+use qkvconv::provenance::Provenance;
 use qkvconv::report::Outcome;
+use qkvconv::verify::config::config_differences;
 
 use super::Exit;
 use super::args::VerifyArgs;
@@ -45,7 +47,8 @@ fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Resu
     let bar = Bar::new(conversion.bytes(), ui.shows_progress());
     let result = conversion.check(target.as_ref(), Verify::Full, &limits(&args.layouts), &bar);
     bar.finish();
-    let checked = result?;
+    let mut checked = result?;
+    checked.config = config_beside(&conversion, destination)?;
     let outcome = Outcome { checked: Some(&checked), ..Outcome::default() };
     write_report(args.report.as_deref(), &conversion, outcome, start)?;
     let verdict = checked.verdict();
@@ -53,4 +56,17 @@ fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Resu
         say_checked(ui, &checked);
     }
     Ok(verdict)
+}
+
+/// Compares the config beside the target, under the name that the target's framework gives it, with the weights.
+fn config_beside(conversion: &Conversion<'_>, destination: &Path) -> Result<Vec<Diagnostic>, Errors> {
+    let folder = if destination.is_dir() { Some(destination) } else { destination.parent() };
+    let target = conversion.selection.target();
+    let Some(path) = folder.map(|folder| folder.join(target.config_file())).filter(|path| path.is_file())
+    else {
+        return Ok(Vec::new());
+    };
+    let beside = Provenance::read(destination, Some(&path), [])?;
+    let target = conversion.bound.target_layout.as_ref().unwrap_or(target);
+    Ok(config_differences(target, &conversion.bound, &beside, &path))
 }

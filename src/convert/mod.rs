@@ -2,6 +2,7 @@
 
 mod attention;
 mod companions;
+mod computed;
 pub(crate) mod random;
 mod resume;
 mod weigh;
@@ -133,13 +134,15 @@ pub struct Checked {
     pub attention: Option<Attention>,
     /// What the weights say of the source layout, unless the caller vouches for it.
     pub evidence: Option<Evidence>,
+    /// What the config beside the target says otherwise than its weights.
+    pub config: Vec<Diagnostic>,
 }
 
 impl Checked {
     /// Returns everything that differs.
     pub fn differences(&self) -> Vec<Diagnostic> {
         let computed = self.attention.iter().flat_map(|attention| attention.differences.iter().cloned());
-        self.read_back.diagnostics().into_iter().chain(computed).collect()
+        self.read_back.diagnostics().into_iter().chain(computed).chain(self.config.iter().cloned()).collect()
     }
 
     /// Tells whether nothing differs.
@@ -190,6 +193,8 @@ impl<'a> Conversion<'a> {
                 .map(|warning| warning.file(source));
         }
         let mut bound = bind(mapping, selection.source(), selection.target(), catalog, &bind_options)?;
+        let reader = computed::add(reader, selection, &mut bound, &bind_options)?;
+        let catalog = reader.catalog();
         let mut plan = build(&bound, catalog, &bind_options)?;
         let proof = prove(&plan, catalog)?;
         let mut metadata: BTreeMap<String, String> = catalog.metadata.clone();
@@ -374,6 +379,8 @@ impl Conversion<'_> {
         let source = self.reader.as_ref();
         let read_back = read_back(self.selection, &self.bound, source, target, limits.threads, progress)?;
         let attention = match how {
+            // Of another type all would be computed with other roundings: the types say what is wrong.
+            _ if read_back.other_types => None,
             Verify::Full => {
                 let isolated = std::sync::OnceLock::new();
                 let (selection, bound, plan) = (self.selection, &self.bound, &self.plan);
@@ -382,7 +389,7 @@ impl Conversion<'_> {
             }
             Verify::None | Verify::Readback => None,
         };
-        Ok(Checked { read_back, attention, evidence: None })
+        Ok(Checked { read_back, attention, ..Checked::default() })
     }
 }
 

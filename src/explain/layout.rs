@@ -7,7 +7,7 @@ use crate::bind::AxisSizes;
 use crate::dtype::Dtype;
 use crate::inspect::{Kind, Seen, describe, dim_names, draw, group_words, part};
 use crate::mapping::key::Captures;
-use crate::mapping::{Layout, Mapping, Rule};
+use crate::mapping::{Layout, Mapping, Needed, Rule};
 use crate::notation::{AxisName, for_each_axis};
 
 /// How a layout is drawn.
@@ -56,7 +56,9 @@ pub fn layout(mapping: &Mapping, layout: &Layout, drawing: &Drawing<'_>) -> Vec<
     lines.extend(axes(mapping, layout).into_iter().map(|line| format!("  {line}")));
     let held = mapping.params.iter().filter(|(name, _)| layout.holds(name));
     let special: Vec<String> = held
-        .filter(|(_, param)| param.optional || param.absent_zeros || !param.sparse.is_empty())
+        .filter(|(_, param)| {
+            param.optional || param.absent_zeros || param.tied.is_some() || !param.sparse.is_empty()
+        })
         .map(|(name, param)| format!("  {}", param_line(name, param)))
         .collect();
     if !special.is_empty() {
@@ -81,6 +83,7 @@ fn rule_line(rule: &Rule, width: usize) -> String {
     if rule.optional {
         line.push_str("  (a tied copy, may be missing)");
     }
+    line.push_str(&needed(rule));
     for (what, value) in [("×", &rule.scale), ("+", &rule.offset)] {
         if let Some(value) = value {
             line.push_str(&format!("  (stored {what} {})", formula(value)));
@@ -88,6 +91,19 @@ fn rule_line(rule: &Rule, width: usize) -> String {
     }
     line.push_str(&condition(&rule.when));
     line
+}
+
+/// Tells where readers cannot do without a rule's tensor.
+fn needed(rule: &Rule) -> String {
+    match &rule.needed {
+        None => String::new(),
+        Some(Needed::Always) => "  (needed)".to_owned(),
+        Some(Needed::Beside(param)) => format!("  (needed beside {param})"),
+        Some(Needed::Where(any)) => {
+            let any = any.iter().filter_map(|conditions| condition_words(conditions));
+            format!("  (needed where {})", any.collect::<Vec<_>>().join(", or "))
+        }
+    }
 }
 
 /// Tells what a rule's tensor holds, and draws it where it holds heads.
@@ -208,6 +224,11 @@ fn rest(layout: &Layout) -> Vec<String> {
     if !layout.ignore.is_empty() {
         let ignored: Vec<String> = layout.ignore.iter().map(ToString::to_string).collect();
         lines.push(format!("ignored: {}", ignored.join(", ")));
+    }
+    if !layout.computed.is_empty() {
+        let computed: Vec<String> =
+            layout.computed.iter().map(|computed| computed.template.to_string()).collect();
+        lines.push(format!("computed from the config: {}", computed.join(", ")));
     }
     if !lines.is_empty() {
         lines.insert(0, String::new());

@@ -10,7 +10,7 @@ use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
 use crate::fold::fold_keys;
 use crate::mapping::key::Template;
-use crate::mapping::{Layout, Mapping, Rule, Unmapped};
+use crate::mapping::{Layout, Mapping, Needed, Rule, Unmapped};
 use crate::notation::{AxisName, for_each_axis};
 use crate::span::Span;
 
@@ -176,6 +176,8 @@ pub fn cover(mapping: &Mapping, layout: &Layout, catalog: &Catalog, options: &Bi
         let params = rule.expr.params();
         let need = if off[at] {
             Need::Off
+        } else if matches!(rule.needed, Some(Needed::Always)) {
+            Need::Required
         } else if rule.optional || !params.iter().any(is_required) {
             Need::Optional
         } else if matched[at].is_empty()

@@ -40,6 +40,7 @@ pub(super) fn canonical(mapping: &Mapping, layout: &Layout) -> Layout {
             scale: None,
             offset: None,
             when: Vec::new(),
+            needed: None,
         })
     };
     let mut canonical = Layout {
@@ -52,6 +53,7 @@ pub(super) fn canonical(mapping: &Mapping, layout: &Layout) -> Layout {
         config_file: None,
         defaults: IndexMap::new(),
         ignore: Vec::new(),
+        computed: Vec::new(),
         paths: BTreeMap::new(),
         when: Vec::new(),
         metadata: BTreeMap::new(),

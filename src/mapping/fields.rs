@@ -271,6 +271,12 @@ pub(super) const PARAM: Object = Object {
             "\"zeros\"",
         ),
         field(
+            "tied",
+            "The parameter whose values it has where a checkpoint holds no tensor for it: an output layer tied to the embedding. A target that needs it gets a copy; where a target has no tensor for it, the two must be equal.",
+            Value::Pattern(&super::pattern::LABEL),
+            "\"tok.weight\"",
+        ),
+        field(
             "sparse",
             "Those of its axes whose indices in names may have gaps: layers of which only some have it.",
             Value::Pattern(&super::pattern::AXES),
@@ -357,6 +363,12 @@ pub(super) const LAYOUT: Object = Object {
             "[\"{*m}.position_ids\"]",
         ),
         removable(
+            "computed",
+            "Stored tensors that follow from the config and not from weights. They are dropped when they are read, and computed from the source's config when they are written.",
+            Value::Entries(Names::Any, &Value::Object(&COMPUTED)),
+            "{ \"rope_freqs.weight\": { \"values\": \"llama3 factors\", \"axis\": \"f2\" } }",
+        ),
+        removable(
             "when",
             "What must hold of the config: a name in it and the value, or a list of values; null also stands for a missing entry.",
             Value::Entries(Names::Any, &Value::Json),
@@ -424,7 +436,48 @@ pub(super) const RULE: Object = Object {
         field("scale", "stored = parameter * scale + offset.", Value::AnyOf(FORMULA), "\"1/sqrt(d)\""),
         field("offset", "stored = parameter * scale + offset.", Value::AnyOf(FORMULA), "1"),
         WHEN,
+        field(
+            "needed",
+            "Where the layout's readers cannot do without the tensor: `true`, the name of a parameter beside which it must be there, or what the config says then. A source without it is incomplete; a target gets zeros or a copy where the parameter says so, else it is an error.",
+            Value::AnyOf(&[
+                Value::Flag,
+                Value::Pattern(&super::pattern::LABEL),
+                Value::Entries(Names::Any, &Value::Json),
+                Value::List(&Value::Entries(Names::Any, &Value::Json)),
+            ]),
+            "{ \"tie_word_embeddings\": false }",
+        ),
         field("about", "Why it is so, for a reader.", Value::Text, "\"tied to the embedding\""),
+    ],
+};
+
+/// What a computed tensor holds.
+pub(super) const VALUES: &[Choice] = &[
+    choice(
+        "llama3 factors",
+        "By what each rotary frequency is divided, where the config's rotary scaling is of type llama3.",
+    ),
+    choice(
+        "longrope long factors",
+        "The list `long_factor`, where the config's rotary scaling is of type longrope.",
+    ),
+    choice(
+        "longrope short factors",
+        "The list `short_factor`, where the config's rotary scaling is of type longrope.",
+    ),
+];
+
+/// The fields of a computed tensor.
+pub(super) const COMPUTED: Object = Object {
+    name: "computed",
+    fields: &[
+        required("values", "What it holds.", Value::Choice(VALUES), "\"llama3 factors\""),
+        required(
+            "axis",
+            "The axis of rotary pairs that it has.",
+            Value::Pattern(&super::pattern::AXIS),
+            "\"f2\"",
+        ),
     ],
 };
 

@@ -108,6 +108,8 @@ pub struct Param {
     /// Whether zeros stand for it where one side has no tensor for it. Where it is not optional as well, a tensor that
     /// the target's rules demand is made of zeros alone; an optional one is filled in only beside parts that are there.
     pub absent_zeros: bool,
+    /// The parameter whose values it has where a checkpoint holds no tensor for it: an output layer tied to the embedding.
+    pub tied: Option<String>,
     /// Its axes whose indices in names need not be 0, 1, 2, …: layers of which only some have it.
     pub sparse: Vec<String>,
     /// What it is, where the file says it; [`Mapping::roles`] knows what follows too.
@@ -144,6 +146,9 @@ pub struct Layout {
     pub defaults: IndexMap<String, Default>,
     /// Stored tensors that are no parameters (buffers), dropped and reported.
     pub ignore: Vec<Template>,
+    /// Stored tensors that follow from the config and not from weights: dropped when they are read, computed when they are
+    /// written.
+    pub computed: Vec<Computed>,
     /// What captured paths are where the other side does not capture them, as segments.
     pub paths: BTreeMap<String, Vec<String>>,
     /// What must hold of the config.
@@ -161,6 +166,30 @@ pub struct Layout {
     pub span: Span,
 }
 
+/// A stored tensor that follows from the config.
+#[derive(Clone, Debug)]
+pub struct Computed {
+    /// Its name.
+    pub template: Template,
+    /// What it holds.
+    pub values: Values,
+    /// The axis of rotary pairs that it has.
+    pub axis: String,
+    /// Where it stands.
+    pub span: Span,
+}
+
+/// What a computed tensor holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// By what the frequency of each rotary pair is divided where the config's rotary scaling is of type llama3.
+    Llama3,
+    /// The factors for long contexts where it is of type longrope.
+    LongRopeLong,
+    /// The factors for short contexts where it is of type longrope.
+    LongRopeShort,
+}
+
 /// One stored tensor, or all that a template names.
 #[derive(Clone, Debug)]
 pub struct Rule {
@@ -176,6 +205,19 @@ pub struct Rule {
     pub offset: Option<Formula>,
     /// What must hold of the config for the rule to count.
     pub when: Vec<Condition>,
+    /// Where the layout's readers cannot do without the tensor.
+    pub needed: Option<Needed>,
+}
+
+/// Where a layout's readers cannot do without a tensor.
+#[derive(Clone, Debug)]
+pub enum Needed {
+    /// In every checkpoint.
+    Always,
+    /// Where the conditions of any of these lists hold of the config; not where there is no config.
+    Where(Vec<Vec<Condition>>),
+    /// Wherever that parameter is.
+    Beside(String),
 }
 
 /// Where a config file tells an axis's size.

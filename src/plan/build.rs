@@ -76,7 +76,8 @@ pub fn build(bound: &Bound, catalog: &Catalog, options: &BindOptions) -> Result<
         plan.targets.push(TensorPlan { key, dtype, shape, module, steps, rule });
     }
     for (tensor, key) in &bound.kept {
-        plan.targets.push(pass_through(catalog, *tensor, key, options.dtype));
+        let cast = options.dtype.filter(|_| !bound.computed.contains(tensor));
+        plan.targets.push(pass_through(catalog, *tensor, key, cast));
     }
     for dropped in &bound.dropped {
         let stored = &catalog.tensors[dropped.tensor];

@@ -17,6 +17,7 @@ use qkvconv::lint::{Report, check};
 use qkvconv::mapping::{Mapping, read};
 use qkvconv::provenance::Provenance;
 use qkvconv::span::Source;
+use serde_json::Value;
 
 use crate::cli::Exit;
 use crate::cli::args::{OpenArgs, axis_size};
@@ -33,14 +34,14 @@ const LONGEST_LIST: u64 = 100_000_000;
     after_help = "Without --against, every layout is tried with every other of the family on small models.
 
 Examples:
-  qkvconv mapping check my-model.json
+  qkvconv mapping check my-model.json another.json
   qkvconv mapping check --against model.safetensors --layout hf my-model.json
   qkvconv mapping check --against names.json my-model.json   where names.json is {\"NAME\": [2, 3]}"
 )]
 pub(in crate::cli) struct CheckArgs {
-    /// The mapping file.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    /// The mapping files; with --against one.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
 
     /// Hold a layout against the names and shapes of a checkpoint: SRC in any format, a safetensors file of which only the
     /// header is there, or JSON of names and shapes. Example: --against model.safetensors
@@ -71,24 +72,56 @@ pub(in crate::cli) struct CheckArgs {
     json: bool,
 }
 
-/// Checks.
+/// Checks all files, each for itself.
 pub(super) fn run(ui: &Ui, args: &CheckArgs) -> Exit {
-    let source = match std::fs::read_to_string(&args.file) {
-        Ok(text) => Arc::new(Source { name: args.file.display().to_string(), text }),
-        Err(error) => return ui.fail(&io_error(&args.file, "read the mapping", &error).into()),
-    };
-    let done = match &args.against {
-        None => check_file(ui, args, &source),
-        Some(checkpoint) => check_against(ui, args, &source, checkpoint),
-    };
-    match done {
+    catch_interrupts();
+    match check_all(ui, args) {
         Ok(()) => Exit::Done,
         Err(errors) => ui.fail(&errors),
     }
 }
 
-fn check_file(ui: &Ui, args: &CheckArgs, source: &Arc<Source>) -> Result<(), Errors> {
-    catch_interrupts();
+fn check_all(ui: &Ui, args: &CheckArgs) -> Result<(), Errors> {
+    let mut errors = Collector::default();
+    if let Some(checkpoint) = &args.against {
+        let [file] = &args.files[..] else {
+            let error =
+                Diagnostic::error("usage/against", "--against holds one mapping file against a checkpoint");
+            let error = error.found(format!("{} mapping files", args.files.len()));
+            return Err(error.help("name one of them").into());
+        };
+        return check_against(ui, args, &read_text(file)?, checkpoint);
+    }
+    let mut documents = Vec::new();
+    for file in &args.files {
+        let done = read_text(file).and_then(|source| check_file(ui, args, &source, &mut documents));
+        if let Err(other) = done {
+            errors.extend(other);
+        }
+    }
+    // One file gives one document, several a list of them.
+    match &documents[..] {
+        [] => {}
+        [document] if args.files.len() == 1 => ui.result(&format!("{document:#}")),
+        all => ui.result(&format!("{:#}", Value::Array(all.to_vec()))),
+    }
+    errors.finish(()).map(|_| ())
+}
+
+fn read_text(file: &Path) -> Result<Arc<Source>, Errors> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => Ok(Arc::new(Source { name: file.display().to_string(), text })),
+        Err(error) => Err(io_error(file, "read the mapping", &error).into()),
+    }
+}
+
+/// Checks a file; with --json the report joins `documents`.
+fn check_file(
+    ui: &Ui,
+    args: &CheckArgs,
+    source: &Arc<Source>,
+    documents: &mut Vec<Value>,
+) -> Result<(), Errors> {
     let threads = args.threads.map_or(Limits::default().threads, Into::into);
     let bar = Bar::new(0, false);
     let report = match check(source, threads, &bar) {
@@ -98,13 +131,13 @@ fn check_file(ui: &Ui, args: &CheckArgs, source: &Arc<Source>) -> Result<(), Err
             if args.json {
                 let mut report = Report::default();
                 report.findings.extend(errors.diagnostics().iter().cloned().map(Into::into));
-                ui.result(&format!("{:#}", report.json()));
+                documents.push(report.json());
             }
             return Err(errors);
         }
     };
     if args.json {
-        ui.result(&format!("{:#}", report.json()));
+        documents.push(report.json());
     } else {
         summary(&report).iter().for_each(|line| ui.result(line));
     }
@@ -255,8 +288,8 @@ fn list_of(path: &Path) -> Result<Option<Catalog>, Errors> {
         let mut text = head.clone();
         text.extend(rest(size).map_err(fail)?);
         // The index of a sharded checkpoint is JSON too.
-        let is_index = serde_json::from_slice::<serde_json::Value>(&text)
-            .is_ok_and(|value| value.get("weight_map").is_some());
+        let is_index =
+            serde_json::from_slice::<Value>(&text).is_ok_and(|value| value.get("weight_map").is_some());
         return if is_index { Ok(None) } else { listed(path, &text).map(|(catalog, _)| Some(catalog)) };
     }
     let Some((length, b"{")) = head.split_first_chunk::<8>() else { return Ok(None) };
