@@ -47,7 +47,7 @@ use serde_json::{Value, json};
 mod tensor;
 
 use super::Exit;
-use super::args::{MappingFiles, OpenArgs, axis_size};
+use super::args::{MappingFiles, OpenAllow, OpenArgs, axis_size};
 use super::progress::{Bar, catch_interrupts};
 use super::source::{Recognised, config, open_options, read_mappings, recognise};
 use super::ui::Ui;
@@ -133,8 +133,8 @@ pub(super) struct InspectArgs {
     json: bool,
 
     /// Allow what is an error otherwise. Example: --allow outside-link
-    #[arg(long, value_name = "WHAT", value_parser = ["outside-link"])]
-    allow: Vec<String>,
+    #[arg(long, value_name = "WHAT")]
+    allow: Vec<OpenAllow>,
 }
 
 /// Inspects.
@@ -165,7 +165,7 @@ fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
             |name: &String| *name == layout.name || *name == format!("{}/{}", mapping.family, layout.name);
         args.from.as_ref().is_none_or(named)
     };
-    let open = open_options(&args.open, !args.allow.is_empty());
+    let open = open_options(&args.open, &args.allow);
     let trust_layout = args.trust_layout;
     let looking = ConvertOptions { open, bind: options.clone(), trust_layout, ..ConvertOptions::default() };
     let Recognised { reader, mappings, candidates } = recognise(&own, &wanted, &args.source, &looking)?;

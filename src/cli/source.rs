@@ -16,7 +16,7 @@ use qkvconv::mapping::select::{Selection, read_files, select, with_those_for};
 use qkvconv::mapping::{Layout, Mapping};
 use qkvconv::span::Source;
 
-use super::args::{Allowed, LayoutArgs, MappingFiles, OpenArgs};
+use super::args::{Allowed, LayoutArgs, MappingFiles, OpenAllow, OpenArgs};
 use super::ui::Ui;
 
 /// What `--from` says where the layout is to be found out.
@@ -113,7 +113,7 @@ pub(super) fn resolve(args: &LayoutArgs, source: &Path, config_file: &str) -> Re
     let config = config(args.config.as_deref(), source, config_file, &mut errors);
     let allow = args.allow.iter().filter_map(|allowed| match allowed {
         Allowed::Bind(allow) => Some(*allow),
-        Allowed::OutsideLink => None,
+        Allowed::Open(_) => None,
     });
     let bind = BindOptions {
         axes: args.axes.clone(),
@@ -127,16 +127,23 @@ pub(super) fn resolve(args: &LayoutArgs, source: &Path, config_file: &str) -> Re
         allow: allow.collect(),
         dtype: args.dtype.map(Into::into),
     };
-    let outside_links = args.allow.contains(&Allowed::OutsideLink);
-    let open = open_options(&args.open, outside_links);
+    let allowed = args.allow.iter().filter_map(|allowed| match allowed {
+        Allowed::Open(allow) => Some(*allow),
+        Allowed::Bind(_) => None,
+    });
+    let open = open_options(&args.open, &allowed.collect::<Vec<_>>());
     let options = ConvertOptions { open, bind, trust_layout: args.trust_layout, ..ConvertOptions::default() };
     errors.finish(options).map(|(options, _)| options)
 }
 
 /// Turns what the user typed about opening into what the library takes.
-pub(super) fn open_options(args: &OpenArgs, allow_outside_links: bool) -> OpenOptions {
-    let void_as = args.void_as.iter().copied().map(Into::into).collect();
-    OpenOptions { allow_outside_links, root: args.root.clone(), void_as }
+pub(super) fn open_options(args: &OpenArgs, allow: &[OpenAllow]) -> OpenOptions {
+    OpenOptions {
+        allow_outside_links: allow.contains(&OpenAllow::OutsideLink),
+        root: args.root.clone(),
+        void_as: args.void_as.iter().copied().map(Into::into).collect(),
+        allow_incomplete: allow.contains(&OpenAllow::Incomplete),
+    }
 }
 
 pub(super) fn globs(option: &str, patterns: &[String], errors: &mut Collector) -> Option<GlobSet> {

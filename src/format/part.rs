@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::pieces::Membership;
 use super::store::{OpenFile, Store};
 use super::{Format, Reader, shown};
 use crate::catalog::{Catalog, TensorMeta, row_major};
@@ -23,13 +24,16 @@ pub(crate) struct Part {
     pub(crate) tensors: Vec<TensorMeta>,
     /// The free-form metadata.
     pub(crate) metadata: BTreeMap<String, String>,
+    /// What it says of other files that belong to it.
+    pub(crate) member: Option<Membership>,
 }
 
 impl Part {
     /// Makes a part of one file whose tensors are read where they lie, as store 0.
     pub(crate) fn of(format: Format, file: &Arc<OpenFile>) -> Part {
         let stores: Vec<(usize, Arc<dyn Store>)> = vec![(0, Arc::clone(file) as Arc<dyn Store>)];
-        Part { format, files: vec![Arc::clone(file)], stores, tensors: Vec::new(), metadata: BTreeMap::new() }
+        let files = vec![Arc::clone(file)];
+        Part { format, files, stores, tensors: Vec::new(), metadata: BTreeMap::new(), member: None }
     }
 
     /// Adds a store of the first file's bytes and returns its index.
@@ -38,7 +42,8 @@ impl Part {
         self.stores.len() - 1
     }
 
-    fn path(&self) -> &Path {
+    /// Returns the path of the file that was named.
+    pub(super) fn path(&self) -> &Path {
         &self.files[0].path
     }
 }

@@ -13,8 +13,26 @@ mod region;
 mod walk;
 pub(super) mod write;
 
+use super::store::OpenFile;
+use crate::diag::Errors;
 pub(super) use keras::read_keras;
 pub(super) use read::read;
+
+/// What an HDF5 file begins with, at its start or behind a user block of 512, 1024, 2048, … bytes.
+/// (HDF Group, "HDF5 File Format Specification Version 3.0", II.A)
+const SIGNATURE: &[u8; 8] = b"\x89HDF\r\n\x1a\n";
+
+/// Returns where the HDF5 file begins in a file, if it is one.
+pub(super) fn superblock(file: &OpenFile) -> Result<Option<u64>, Errors> {
+    let mut at = 0;
+    while file.size.checked_sub(8).is_some_and(|last| at <= last) {
+        if file.bytes(at, 8)? == SIGNATURE {
+            return Ok(Some(at));
+        }
+        at = if at == 0 { 512 } else { at.saturating_mul(2) };
+    }
+    Ok(None)
+}
 
 /// How many groups may stand inside each other, in files that are read and written; it ends walks in circles.
 const DEEPEST: usize = 128;
