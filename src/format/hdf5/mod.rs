@@ -5,8 +5,10 @@
 //! compressed is decoded by it. New files are laid out here, in the old structures that h5py writes too by default.
 
 mod dtype;
+mod follow;
 mod image;
 mod keras;
+mod links;
 mod place;
 mod read;
 mod region;
