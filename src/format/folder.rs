@@ -38,7 +38,9 @@ pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<Path
         return Err(ambiguous(folder, "indexes", &indexes));
     } else if let [file] = safetensors[..] {
         file.to_owned()
-    } else if let Some(diagnostic) = foreign::of_folder(folder).filter(|_| safetensors.len() > 1) {
+    } else if safetensors.len() > 1
+        && let Some(diagnostic) = foreign::of_parts(folder)
+    {
         return Err(diagnostic.into());
     } else if safetensors.len() > 1 {
         return Err(ambiguous(folder, "safetensors files and no index", &safetensors));
@@ -46,7 +48,7 @@ pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<Path
         name
     } else if let Some(path) = tensorflow::latest_in(folder)? {
         return Ok(path);
-    } else if let Some(diagnostic) = foreign::of_folder(folder) {
+    } else if let Some(diagnostic) = foreign::of_parts(folder) {
         return Err(diagnostic.into());
     } else {
         let found = one_of_each_set(&checkpoints(folder, &names));
@@ -134,6 +136,9 @@ fn list(names: &[&str]) -> String {
 /// Says what is there instead of a checkpoint: files that are not read, and what lies in the folders of the folder.
 fn nothing(folder: &Path, names: &[String]) -> Diagnostic {
     const MOST: usize = 4;
+    if let Some(diagnostic) = foreign::of_folder(folder) {
+        return diagnostic;
+    }
     let mut found: Vec<(&String, Box<Diagnostic>)> = Vec::new();
     for name in names {
         let Ok(file) = OpenFile::open(&folder.join(name)) else { continue };

@@ -413,7 +413,7 @@ pub(super) fn index_of(folder: &Path, names: &[String], shard: &str) -> Option<I
     let indexes = names.iter().filter(|name| is_index(name)).filter_map(|name| {
         let path = folder.join(name);
         // Most indexes speak of other files, which shows without reading them as JSON.
-        let text = read_text(&path).ok().filter(|text| text.contains(shard))?;
+        let text = read_text(&path).ok().filter(|text| !shard.is_ascii() || text.contains(shard))?;
         let index = parse_index(&text, &path, &mut Collector::default());
         let shards = index.shards();
         shards.contains(shard).then(|| IndexOf { path, others: shards.len() - 1 })

@@ -10,6 +10,7 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::shards::names_in;
 use super::store::OpenFile;
 use super::{OpenOptions, shown};
 use crate::diag::{Diagnostic, Errors};
@@ -53,6 +54,8 @@ enum Sign {
     Look(fn(&Sample<'_>) -> bool),
     /// A folder that has an entry for each pattern.
     Holds(&'static [&'static str]),
+    /// As [`Sign::Holds`], and files in the folder that could be read by themselves are parts all the same.
+    Parts(&'static [&'static str]),
 }
 
 impl Kind {
@@ -142,18 +145,30 @@ pub(super) fn of_json<'k>(path: &Path, keys: impl Iterator<Item = &'k str> + Clo
     find(|sign| matches!(sign, Sign::Json(wanted) if wanted.iter().all(has))).map(|kind| kind.error(path))
 }
 
-/// Tells what a folder is by the names in it.
+/// Tells what a folder is by the names in it, where those that could be read by themselves are parts.
+pub(super) fn of_parts(folder: &Path) -> Option<Diagnostic> {
+    told_of(folder, &|sign| matches!(sign, Sign::Parts(_)))
+}
+
+/// Tells what a folder is in which nothing can be read, by the names in it.
 pub(super) fn of_folder(folder: &Path) -> Option<Diagnostic> {
-    let kind = kind_of_folder(folder)?;
+    told_of(folder, &|_| true)
+}
+
+fn told_of(folder: &Path, counts: &dyn Fn(&Sign) -> bool) -> Option<Diagnostic> {
+    let kind = kind_of_folder(folder, counts)?;
     let inside = weights_below(folder);
     let diagnostic = kind.error(folder);
     Some(if inside.is_empty() { diagnostic } else { diagnostic.found(listed(&inside)) })
 }
 
-fn kind_of_folder(folder: &Path) -> Option<&'static Kind> {
+fn kind_of_folder(folder: &Path, counts: &dyn Fn(&Sign) -> bool) -> Option<&'static Kind> {
     let names = names_in(folder);
     let has = |pattern: &&str| names.iter().any(|name| fits(pattern, name));
-    find(|sign| matches!(sign, Sign::Holds(patterns) if patterns.iter().all(has)))
+    find(|sign| {
+        let (Sign::Holds(patterns) | Sign::Parts(patterns)) = sign else { return false };
+        counts(sign) && patterns.iter().all(has)
+    })
 }
 
 /// Returns what lies in the folders of a folder and may be weights, for a message: a folder of a known kind, or a file
@@ -167,7 +182,8 @@ pub(super) fn weights_below(folder: &Path) -> Vec<String> {
     let mut open = vec![(String::new(), 0)];
     while let Some((path, depth)) = open.pop() {
         let inner = folder.join(&path);
-        if depth > 0 && kind_of_folder(&inner).is_some_and(|kind| kind.signs.iter().all(Sign::is_of_whole)) {
+        let kind = if depth > 0 { kind_of_folder(&inner, &|_| true) } else { None };
+        if kind.is_some_and(|kind| kind.signs.iter().all(Sign::is_of_whole)) {
             found.push(path);
         } else {
             let mut below = Vec::new();
@@ -210,14 +226,6 @@ pub(super) fn unknown(path: &Path, head: &[u8]) -> Diagnostic {
         .expected("safetensors, PyTorch, NumPy, HDF5, Keras, TensorFlow, msgpack of Flax, or GGUF")
         .found(format!("a file that begins with {} (`{text}`)", hex.join(" ")))
         .help("name the file or folder that holds the weights, or save them in one of these formats")
-}
-
-/// Returns the names in a folder, sorted; none where it cannot be listed.
-fn names_in(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort_unstable();
-    names
 }
 
 fn name_of(path: &Path) -> String {

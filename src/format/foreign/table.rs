@@ -4,7 +4,7 @@
 
 use super::sample::{Field, Sample};
 use super::{Kind, Sign};
-use Sign::{Bytes, Ending, Holds, Json, Look, Members, Message, Name, Tar, Text};
+use Sign::{Bytes, Ending, Holds, Json, Look, Members, Message, Name, Parts, Tar, Text};
 
 /// What a pointer of Git LFS begins with. (git-lfs/git-lfs, `docs/spec.md`)
 pub(super) const LFS: &str = "version https://git-lfs";
@@ -64,7 +64,7 @@ pub(in crate::format) const SEVERAL_ARCHIVES: &Kind = &Kind {
 pub(in crate::format) const SLICES: &Kind = &Kind {
     code: "format/slices",
     is: "one of several files of torch.distributed.checkpoint, each with a slice of every tensor (`DCP_SHARDING_INFO`)",
-    signs: &[Holds(&["shard-*-model-*-of-*.safetensors"])],
+    signs: &[Parts(&["shard-*-model-*-of-*.safetensors"])],
     help: CONSOLIDATE,
 };
 
@@ -126,8 +126,8 @@ pub(super) const KINDS: &[&Kind] = &[
         code: NOT_READ,
         is: "a distributed checkpoint of Megatron-Core (torch_dist), which is not read",
         signs: &[
-            Holds(&["metadata.json", "common.pt"]),
-            Holds(&["common.pt", "*.distcp"]),
+            Parts(&["metadata.json", "common.pt"]),
+            Parts(&["common.pt", "*.distcp"]),
             Json(&["sharded_backend"]),
         ],
         help: TORCH_DIST,
@@ -135,7 +135,7 @@ pub(super) const KINDS: &[&Kind] = &[
     &Kind {
         code: NOT_READ,
         is: "a checkpoint of torch.distributed.checkpoint (`.metadata` and `*.distcp`), which is not read",
-        signs: &[Holds(&["*.distcp"])],
+        signs: &[Parts(&["*.distcp"])],
         help: DCP_WHOLE,
     },
     SLICES,
@@ -154,7 +154,7 @@ pub(super) const KINDS: &[&Kind] = &[
     &Kind {
         code: NOT_READ,
         is: "a checkpoint of DeepSpeed ZeRO, which is not read",
-        signs: &[Holds(&["*zero_pp_rank_*_states.pt"]), Holds(&["latest", "global_step*"])],
+        signs: &[Parts(&["*zero_pp_rank_*_states.pt"]), Holds(&["latest", "global_step*"])],
         help: ZERO,
     },
     // NVIDIA/Megatron-LM, `megatron/training/checkpointing.py`
@@ -174,9 +174,9 @@ pub(super) const KINDS: &[&Kind] = &[
         code: NOT_READ,
         is: "an Orbax checkpoint, which is not read",
         signs: &[
-            Holds(&["_METADATA"]),
-            Holds(&["_CHECKPOINT_METADATA"]),
-            Holds(&["manifest.ocdbt"]),
+            Parts(&["_METADATA"]),
+            Parts(&["_CHECKPOINT_METADATA"]),
+            Parts(&["manifest.ocdbt"]),
             Json(&["tree_metadata"]),
             Json(&["item_handlers"]),
             Bytes(&[(0, b"\x0c\xdb\x3a\x2a")]),
@@ -187,10 +187,10 @@ pub(super) const KINDS: &[&Kind] = &[
         code: NOT_READ,
         is: "zarr, which is not read",
         signs: &[
-            Holds(&[".zgroup"]),
-            Holds(&[".zarray"]),
-            Holds(&[".zmetadata"]),
-            Holds(&["zarr.json"]),
+            Parts(&[".zgroup"]),
+            Parts(&[".zarray"]),
+            Parts(&[".zmetadata"]),
+            Parts(&["zarr.json"]),
             Json(&["zarr_format"]),
             Json(&["zarr_consolidated_format"]),
         ],
