@@ -581,7 +581,8 @@ mod tests {
             (r#"{"weight_map":{"a":"s"},"weight_map":{"a":"s"}}"#, "format/duplicate-key"),
             (r#"{"weight_map":{"a":1}}"#, "format/bad-index"),
             (r#"{"weight_map":[]}"#, "format/bad-index"),
-            (r#"{"model_type":"llama"}"#, "format/bad-index"),
+            (r#"{"model_type":"llama"}"#, "format/no-weights"),
+            (r#"{"other":"text"}"#, "format/bad-index"),
             (r#"{"weight_map":"#, "format/bad-index"),
         ] {
             assert!(codes(&open_plain(&index(folder.path(), text))).contains(&code), "{text}");
@@ -611,7 +612,7 @@ mod tests {
         assert_eq!(codes(&open_plain(&folder.path().join("m_00001.weights.h5"))), ["format/one-shard"]);
         put(folder.path(), "m_00001.weights.h5", &shard(&["optimizer/vars/0"], ""));
         let result = open_plain(&path);
-        assert_eq!(codes(&result), ["format/index-tensor-not-in-shard"]);
+        assert_eq!(codes(&result), ["format/index-tensor-not-in-shard", "format/skipped"]);
         std::fs::remove_file(folder.path().join("m_00001.weights.h5")).expect("removes");
         assert_eq!(codes(&open_plain(folder.path())), ["format/missing-shard"]);
     }
