@@ -297,17 +297,31 @@ impl From<FloatType> for Dtype {
 pub(super) enum Allowed {
     /// While binding.
     Bind(Allow),
+    /// While opening.
+    Open(OpenAllow),
+}
+
+/// What `--allow` takes where checkpoints are opened and nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum OpenAllow {
     /// A symbolic link that leaves the checkpoint's folder.
     OutsideLink,
+    /// A file that is one part of a checkpoint, read without the others.
+    Incomplete,
 }
 
 impl ValueEnum for Allowed {
     fn value_variants<'a>() -> &'a [Allowed] {
-        const ALL: [Allowed; Allow::ALL.len() + 1] = {
-            let mut all = [Allowed::OutsideLink; Allow::ALL.len() + 1];
+        const OPEN: [OpenAllow; 2] = [OpenAllow::OutsideLink, OpenAllow::Incomplete];
+        const ALL: [Allowed; Allow::ALL.len() + OPEN.len()] = {
+            let mut all = [Allowed::Open(OpenAllow::OutsideLink); Allow::ALL.len() + OPEN.len()];
             let mut at = 0;
-            while at < Allow::ALL.len() {
-                all[at] = Allowed::Bind(Allow::ALL[at].0);
+            while at < all.len() {
+                all[at] = if at < Allow::ALL.len() {
+                    Allowed::Bind(Allow::ALL[at].0)
+                } else {
+                    Allowed::Open(OPEN[at - Allow::ALL.len()])
+                };
                 at += 1;
             }
             all
@@ -316,10 +330,13 @@ impl ValueEnum for Allowed {
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        Some(clap::builder::PossibleValue::new(match self {
-            Allowed::OutsideLink => "outside-link",
-            Allowed::Bind(allow) => Allow::ALL.iter().find(|(other, _)| other == allow)?.1,
-        }))
+        match self {
+            Allowed::Open(allow) => allow.to_possible_value(),
+            Allowed::Bind(allow) => {
+                let (_, name) = Allow::ALL.iter().find(|(other, _)| other == allow)?;
+                Some(clap::builder::PossibleValue::new(*name))
+            }
+        }
     }
 }
 

@@ -54,8 +54,8 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
     options.max_shard_size = match destination {
         // A file is asked for by name: it is one, whatever its size, unless shards are asked for too.
         Destination::File(_) => args.max_shard_size,
-        // What cannot be cut is whole where nobody asks for shards.
-        Destination::Folder(_) if args.format.is_some_and(|format| !format.0.has_shards()) => {
+        // What cannot be cut, or whose parts no index holds together, is whole where nobody asks for shards.
+        Destination::Folder(_) if args.format.is_some_and(|format| !format.0.has_index()) => {
             args.max_shard_size
         }
         Destination::Folder(_) => Some(args.max_shard_size.unwrap_or(SHARD_SIZE)),

@@ -48,7 +48,7 @@ use serde_json::{Value, json};
 mod tensor;
 
 use super::Exit;
-use super::args::{MappingFiles, OpenArgs, axis_size};
+use super::args::{MappingFiles, OpenAllow, OpenArgs, axis_size};
 use super::progress::{Bar, catch_interrupts};
 use super::source::{globs, open_options, read_mappings};
 use super::ui::Ui;
@@ -142,8 +142,8 @@ pub(super) struct InspectArgs {
     json: bool,
 
     /// Allow what is an error otherwise. Example: --allow outside-link
-    #[arg(long, value_name = "WHAT", value_parser = ["outside-link"])]
-    allow: Vec<String>,
+    #[arg(long, value_name = "WHAT")]
+    allow: Vec<OpenAllow>,
 }
 
 /// Inspects.
@@ -179,7 +179,7 @@ fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
             |name: &String| *name == layout.name || *name == format!("{}/{}", mapping.family, layout.name);
         args.from.as_ref().is_none_or(named)
     };
-    let open = open_options(&args.open, !args.allow.is_empty());
+    let open = open_options(&args.open, &args.allow);
     let trust_layout = args.trust_layout;
     let config = args.config.clone();
     let looking = ConvertOptions { open, bind, config, trust_layout, ..ConvertOptions::default() };

@@ -15,7 +15,7 @@ use qkvconv::provenance::Provenance;
 use qkvconv::recognise::{Selected, select_for};
 use qkvconv::span::Source;
 
-use super::args::{Allowed, LayoutArgs, MappingFiles, OpenArgs};
+use super::args::{Allowed, LayoutArgs, MappingFiles, OpenAllow, OpenArgs};
 use super::ui::Ui;
 
 /// Selects the two layouts that the user names; `--from auto` is the one layout that explains the source.
@@ -61,7 +61,7 @@ pub(super) fn resolve(args: &LayoutArgs) -> Result<ConvertOptions, Errors> {
     }
     let allow = args.allow.iter().filter_map(|allowed| match allowed {
         Allowed::Bind(allow) => Some(*allow),
-        Allowed::OutsideLink => None,
+        Allowed::Open(_) => None,
     });
     let bind = BindOptions {
         axes: args.axes.clone(),
@@ -76,17 +76,24 @@ pub(super) fn resolve(args: &LayoutArgs) -> Result<ConvertOptions, Errors> {
         allow: allow.collect(),
         dtype: args.dtype.map(Into::into),
     };
-    let outside_links = args.allow.contains(&Allowed::OutsideLink);
-    let open = open_options(&args.open, outside_links);
+    let allowed = args.allow.iter().filter_map(|allowed| match allowed {
+        Allowed::Open(allow) => Some(*allow),
+        Allowed::Bind(_) => None,
+    });
+    let open = open_options(&args.open, &allowed.collect::<Vec<_>>());
     let (config, trust_layout) = (args.config.clone(), args.trust_layout);
     let options = ConvertOptions { open, bind, config, trust_layout, ..ConvertOptions::default() };
     errors.finish(options).map(|(options, _)| options)
 }
 
 /// Turns what the user typed about opening into what the library takes.
-pub(super) fn open_options(args: &OpenArgs, allow_outside_links: bool) -> OpenOptions {
-    let void_as = args.void_as.iter().copied().map(Into::into).collect();
-    OpenOptions { allow_outside_links, root: args.root.clone(), void_as }
+pub(super) fn open_options(args: &OpenArgs, allow: &[OpenAllow]) -> OpenOptions {
+    OpenOptions {
+        allow_outside_links: allow.contains(&OpenAllow::OutsideLink),
+        root: args.root.clone(),
+        void_as: args.void_as.iter().copied().map(Into::into).collect(),
+        allow_incomplete: allow.contains(&OpenAllow::Incomplete),
+    }
 }
 
 pub(super) fn globs(option: &str, patterns: &[String], errors: &mut Collector) -> Option<GlobSet> {

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::shards::{self, INDEX_ENDING, index_name, single_name};
+use super::pieces::one_of_each_set;
+use super::shards::{self, index_name, is_index, single_name};
 use super::sniff::{self, Content};
 use super::store::OpenFile;
-use super::{Format, OpenOptions, io_error, shown, tensorflow};
+use super::{Format, OpenOptions, foreign, io_error, shown, tensorflow};
 use crate::diag::{Diagnostic, Errors};
 
 /// The names that are looked for first, each an index or a checkpoint of one file: what the transformers library would
@@ -27,8 +28,8 @@ fn is_training_state(name: &str) -> bool {
 pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<PathBuf, Errors> {
     let names = names_in(folder)?;
     let has = |name: &str| names.iter().any(|other| other == name);
-    let indexes = ending_in(&names, INDEX_ENDING);
-    let safetensors = ending_in(&names, ".safetensors");
+    let indexes: Vec<&str> = names.iter().map(String::as_str).filter(|name| is_index(name)).collect();
+    let safetensors = one_of_each_set(&ending_in(&names, ".safetensors"));
     let name = if let Some(name) = usual_names().find(|name| has(name) && is_index(name)) {
         name
     } else if let [index] = indexes[..] {
@@ -37,17 +38,23 @@ pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<Path
         return Err(ambiguous(folder, "indexes", &indexes));
     } else if let [file] = safetensors[..] {
         file.to_owned()
+    } else if safetensors.len() > 1
+        && let Some(diagnostic) = foreign::of_parts(folder)
+    {
+        return Err(diagnostic.into());
     } else if safetensors.len() > 1 {
         return Err(ambiguous(folder, "safetensors files and no index", &safetensors));
     } else if let Some(name) = usual_names().find(|name| has(name)) {
         name
-    } else if let Some(path) = tensorflow::latest_in(folder) {
+    } else if let Some(path) = tensorflow::latest_in(folder)? {
         return Ok(path);
+    } else if let Some(diagnostic) = foreign::of_parts(folder) {
+        return Err(diagnostic.into());
     } else {
-        let found = checkpoints(folder, &names);
+        let found = one_of_each_set(&checkpoints(folder, &names));
         match &found[..] {
             [name] => (*name).to_owned(),
-            [] => return Err(nothing(folder).into()),
+            [] => return Err(nothing(folder, &names).into()),
             several => return Err(ambiguous(folder, "files with weights", several)),
         }
     };
@@ -59,16 +66,12 @@ pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<Path
     Ok(path)
 }
 
-fn is_index(name: &str) -> bool {
-    name.ends_with(INDEX_ENDING)
-}
-
 /// Returns all files with weights of a folder, by name.
 pub(super) fn files_of(folder: &Path, options: &OpenOptions) -> Result<Vec<(String, PathBuf)>, Errors> {
     let names = names_in(folder)?;
     let files = checkpoints(folder, &names);
     if files.is_empty() {
-        return Err(nothing(folder).into());
+        return Err(nothing(folder, &names).into());
     }
     files
         .into_iter()
@@ -84,7 +87,7 @@ pub(super) fn files_of(folder: &Path, options: &OpenOptions) -> Result<Vec<(Stri
 fn checkpoints<'a>(folder: &Path, names: &'a [String]) -> Vec<&'a str> {
     let holds_weights = |name: &&str| {
         let Ok(file) = OpenFile::open(&folder.join(name)) else { return false };
-        match sniff::sniff(&file) {
+        match sniff::sniff(&file, &OpenOptions::default()) {
             // Nothing known counts as safetensors, so the name must say so too.
             Ok(Content::Checkpoint(Format::Safetensors)) => name.ends_with(".safetensors"),
             Ok(Content::Checkpoint(_)) => true,
@@ -130,10 +133,37 @@ fn list(names: &[&str]) -> String {
     shown_names.join(", ")
 }
 
-fn nothing(folder: &Path) -> Diagnostic {
-    Diagnostic::error("format/no-checkpoint", "the folder holds no file with weights and no index")
-        .file(folder)
-        .help("name the folder that holds the weights, or a file")
+/// Says what is there instead of a checkpoint: files that are not read, and what lies in the folders of the folder.
+fn nothing(folder: &Path, names: &[String]) -> Diagnostic {
+    const MOST: usize = 4;
+    if let Some(diagnostic) = foreign::of_folder(folder) {
+        return diagnostic;
+    }
+    let mut found: Vec<(&String, Box<Diagnostic>)> = Vec::new();
+    for name in names {
+        let Ok(file) = OpenFile::open(&folder.join(name)) else { continue };
+        if let Ok(Content::Foreign(diagnostic)) = sniff::sniff(&file, &OpenOptions::default())
+            && diagnostic.code != "format/unknown"
+            && found.len() < MOST
+        {
+            found.push((name, diagnostic));
+        }
+    }
+    let below = foreign::weights_below(folder);
+    let message = "the folder holds no file with weights that is read, and no index";
+    let diagnostic = Diagnostic::error("format/no-checkpoint", message).file(folder);
+    match &found[..] {
+        _ if !below.is_empty() => diagnostic
+            .found(foreign::listed(&below))
+            .help("name the folder that holds the weights, or one of these"),
+        [] => diagnostic.help("name the folder that holds the weights, or a file"),
+        [(_, first), ..] => {
+            let texts: Vec<String> =
+                found.iter().map(|(name, told)| format!("`{}`: {}", shown(name), told.message)).collect();
+            let help = first.help.clone().unwrap_or_default();
+            diagnostic.found(texts.join("; ")).help(help)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use crate::dtype::Dtype;
 
 mod facts;
 mod folder;
+mod foreign;
 mod gguf;
 mod hdf5;
 mod json;
@@ -24,6 +25,7 @@ mod msgpack;
 mod numpy;
 pub mod output;
 mod part;
+pub(crate) mod pieces;
 mod pytorch;
 mod root;
 mod safetensors;
@@ -34,6 +36,7 @@ mod tensorflow;
 mod zip;
 
 use part::Part;
+use pieces::Whole;
 use sniff::Content;
 use store::OpenFile;
 
@@ -125,6 +128,8 @@ pub struct OpenOptions {
     pub root: Option<String>,
     /// What raw bytes without a type are (`--void-as`): at most one type of each width.
     pub void_as: Vec<Dtype>,
+    /// Whether a file that is a part of a checkpoint is read without the others (`--allow incomplete`).
+    pub allow_incomplete: bool,
 }
 
 /// An open checkpoint: its headers, and its data on request.
@@ -161,7 +166,8 @@ pub trait Reader: Send + Sync {
 /// Opens a checkpoint: a file, the index of a sharded checkpoint, the prefix of a TensorFlow checkpoint, or a folder
 /// that holds one of these.
 ///
-/// What a file is follows from its content, never from its name.
+/// What a file is follows from its content, never from its name. A file that is one of several, by its name or by what is
+/// in it, is read with the others, or not at all.
 ///
 /// # Errors
 /// Returns everything that is wrong with the headers or the index (`format/…`).
@@ -172,7 +178,11 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Error
     if sniff::is_json_file(&file)? {
         return shards::open_index(path, &file, options);
     }
-    open_files(path, &[file], options)
+    match pieces::whole(&file, options)? {
+        Whole::Alone => open_files(path, &[file], options),
+        Whole::Index(index) => shards::open_index(path, &index, options),
+        Whole::With(files) => open_files(path, &files, options),
+    }
 }
 
 /// Opens files as one checkpoint without an index; `path` stands in messages for all of them.
@@ -181,7 +191,8 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Error
 /// Returns everything that is wrong with the headers, and `format/duplicate-key` for a tensor in two files.
 pub fn open_files(path: &Path, files: &[PathBuf], options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
     let mut collector = Collector::default();
-    let parts = files.iter().filter_map(|file| open_part(file, options, &mut collector)).collect();
+    let parts: Vec<Part> = files.iter().filter_map(|file| open_part(file, options, &mut collector)).collect();
+    pieces::check(&parts, false, options, &mut collector);
     part::assemble(path, parts, collector)
 }
 
@@ -201,7 +212,8 @@ pub fn open_set(
         part.tensors.iter_mut().for_each(|tensor| tensor.key = format!("{name}::{}", tensor.key));
         Some(part)
     });
-    let parts = parts.collect();
+    let parts: Vec<Part> = parts.collect();
+    pieces::check(&parts, false, options, &mut collector);
     part::assemble(path, parts, collector)
 }
 
@@ -220,7 +232,7 @@ fn open_part(path: &Path, options: &OpenOptions, out: &mut Collector) -> Option<
 }
 
 fn read_part(file: &Arc<OpenFile>, options: &OpenOptions, out: &mut Collector) -> Result<Part, Errors> {
-    match sniff::sniff(file)? {
+    match sniff::sniff(file, options)? {
         Content::Checkpoint(format) => match format {
             Format::Safetensors => safetensors::read::read(file, out),
             Format::PyTorch => pytorch::read(file, options, out),

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::pieces::Membership;
 use super::store::{OpenFile, Store};
 use super::{Format, Reader, shown};
 use crate::catalog::{Catalog, TensorMeta, row_major};
@@ -25,19 +26,23 @@ pub(crate) struct Part {
     pub(crate) metadata: BTreeMap<String, String>,
     /// What else the file says of itself, as a tree of JSON; see [`Catalog::facts`].
     pub(crate) facts: Option<serde_json::Value>,
+    /// What it says of other files that belong to it.
+    pub(crate) member: Option<Membership>,
 }
 
 impl Part {
     /// Makes a part of one file whose tensors are read where they lie, as store 0.
     pub(crate) fn of(format: Format, file: &Arc<OpenFile>) -> Part {
         let stores: Vec<(usize, Arc<dyn Store>)> = vec![(0, Arc::clone(file) as Arc<dyn Store>)];
+        let files = vec![Arc::clone(file)];
         Part {
             format,
-            files: vec![Arc::clone(file)],
+            files,
             stores,
             tensors: Vec::new(),
             metadata: BTreeMap::new(),
             facts: None,
+            member: None,
         }
     }
 
@@ -47,7 +52,8 @@ impl Part {
         self.stores.len() - 1
     }
 
-    fn path(&self) -> &Path {
+    /// Returns the path of the file that was named.
+    pub(super) fn path(&self) -> &Path {
         &self.files[0].path
     }
 }

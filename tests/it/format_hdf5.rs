@@ -224,3 +224,42 @@ fn damaged_files_come_to_an_end() {
     }
     assert!(opens > 50 && fails > 50, "{opens} open, {fails} do not");
 }
+
+#[test]
+fn links_are_followed() {
+    for name in ["links.h5", "links_latest.h5"] {
+        holds(name, None);
+        let reader = opened(name);
+        let catalog = reader.catalog();
+        let files: Vec<&str> = catalog.files.iter().filter_map(|file| file.file_name()?.to_str()).collect();
+        assert_eq!(files, [name, "links_other.h5"]);
+        // Both names are one place: they are tied.
+        let place = |key: &str| &catalog.tensors[catalog.find(key).expect(key)];
+        assert_eq!(place("tied").offset, place("attn/q/kernel").offset);
+    }
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_an_error() {
+    let text = refused("links_nowhere.h5", &OpenOptions::default());
+    for said in [
+        "`/none`, and nothing with data is there",
+        "do they lead to themselves",
+        "`none.h5`, which is not there",
+        "`/none` in the file `links_other.h5`",
+        "leaves the folder by `..`",
+        "--allow outside-link",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    assert!(!text.contains("tensors: [\"w\"]"), "{text}");
+    let options = OpenOptions { allow_outside_links: true, ..OpenOptions::default() };
+    assert!(!refused("links_nowhere.h5", &options).contains("leaves the folder"));
+}
+
+#[test]
+fn a_file_behind_a_user_block_is_read() {
+    for name in ["userblock_512.h5", "userblock_4096.h5"] {
+        holds(name, None);
+    }
+}

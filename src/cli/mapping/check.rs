@@ -20,7 +20,7 @@ use qkvconv::span::Source;
 use serde_json::Value;
 
 use crate::cli::Exit;
-use crate::cli::args::{OpenArgs, axis_size};
+use crate::cli::args::{OpenAllow, OpenArgs, axis_size};
 use crate::cli::progress::{Bar, catch_interrupts};
 use crate::cli::source::open_options;
 use crate::cli::ui::Ui;
@@ -54,6 +54,10 @@ pub(in crate::cli) struct CheckArgs {
 
     #[command(flatten)]
     open: OpenArgs,
+
+    /// Allow what is an error otherwise. Example: --allow outside-link
+    #[arg(long, value_name = "WHAT", requires = "against")]
+    allow: Vec<OpenAllow>,
 
     /// The size of an axis; may be given several times. Example: --axis h=12
     #[arg(long = "axis", value_name = "AXIS=SIZE", value_parser = axis_size, requires = "against")]
@@ -267,7 +271,7 @@ fn names_of(args: &CheckArgs, path: &Path) -> Result<Catalog, Errors> {
     if let Some(catalog) = list_of(path)? {
         return Ok(catalog);
     }
-    Ok(open(path, &open_options(&args.open, false))?.catalog().clone())
+    Ok(open(path, &open_options(&args.open, &args.allow))?.catalog().clone())
 }
 
 /// Reads a JSON list of names and shapes, or the header of a safetensors file whose data is not there.

@@ -10,7 +10,7 @@ use qkvconv::exec::publish::io_error;
 use qkvconv::format::open;
 
 use crate::cli::Exit;
-use crate::cli::args::OpenArgs;
+use crate::cli::args::{OpenAllow, OpenArgs};
 use crate::cli::source::open_options;
 use crate::cli::ui::Ui;
 
@@ -43,8 +43,8 @@ pub(in crate::cli) struct DraftArgs {
     open: OpenArgs,
 
     /// Allow what is an error otherwise. Example: --allow outside-link
-    #[arg(long, value_name = "WHAT", value_parser = ["outside-link"])]
-    allow: Vec<String>,
+    #[arg(long, value_name = "WHAT")]
+    allow: Vec<OpenAllow>,
 }
 
 /// Writes the draft.
@@ -59,7 +59,7 @@ fn make(ui: &Ui, args: &DraftArgs) -> Result<(), Errors> {
     let (tensors, ties) = match list(&args.from) {
         Some(tensors) => (tensors, Vec::new()),
         None => {
-            let reader = open(&args.from, &open_options(&args.open, !args.allow.is_empty()))?;
+            let reader = open(&args.from, &open_options(&args.open, &args.allow))?;
             ui.warn(&reader.catalog().warnings);
             listed(reader.catalog())
         }

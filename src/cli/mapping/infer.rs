@@ -13,7 +13,7 @@ use qkvconv::infer::{Inferred, Side, infer, merge};
 use qkvconv::provenance::Provenance;
 
 use crate::cli::Exit;
-use crate::cli::args::OpenArgs;
+use crate::cli::args::{OpenAllow, OpenArgs};
 use crate::cli::progress::{Bar, catch_interrupts};
 use crate::cli::source::open_options;
 use crate::cli::ui::Ui;
@@ -51,6 +51,10 @@ pub(in crate::cli) struct InferArgs {
 
     #[command(flatten)]
     open: OpenArgs,
+
+    /// Allow what is an error otherwise. Example: --allow outside-link
+    #[arg(long, value_name = "WHAT")]
+    allow: Vec<OpenAllow>,
 
     /// The container that holds the weights in DST, as --root says it of SRC. Example: --to-root model
     #[arg(long, value_name = "NAME", help_heading = "Source")]
@@ -90,7 +94,7 @@ fn infer_from(ui: &Ui, args: &InferArgs) -> Result<Exit, Errors> {
         let provenance = Provenance::read(path, named.as_deref(), [])?;
         Ok::<Side, Errors>(Side {
             path: path.to_owned(),
-            open: open_options(&OpenArgs { root: root.clone(), ..args.open.clone() }, false),
+            open: open_options(&OpenArgs { root: root.clone(), ..args.open.clone() }, &args.allow),
             config: provenance.within(None, &[]).config().cloned(),
             layout: layout.to_owned(),
         })

@@ -17,6 +17,12 @@ use crate::format::{io_error, shown};
 pub(super) const ALIGNMENT: &str = "general.alignment";
 /// The alignment where nothing is said (the same text).
 pub(super) const DEFAULT_ALIGNMENT: u64 = 32;
+/// The metadata of one of several files: what all keys begin with, its number from 0, how many files and how many tensors
+/// there are. (ggml-org/llama.cpp, `src/llama-arch.cpp`)
+pub(super) const SPLIT: &str = "split.";
+pub(super) const SPLIT_NUMBER: &str = "split.no";
+pub(super) const SPLIT_COUNT: &str = "split.count";
+pub(super) const SPLIT_TENSORS: &str = "split.tensors.count";
 /// The most bytes of a metadata key (the same text).
 pub(super) const LONGEST_KEY: u64 = 65_535;
 /// The most bytes of a tensor's name that is read; ggml takes far fewer.

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hdf5_pure::{ChunkCacheConfig, Dataset, File, FileAccessProperties, Group};
 use serde_json::Value;
 
+use super::follow::Others;
+use super::links::links;
 use super::place::{DAMAGED, Place, most_decoded};
 use super::region::{Region, Structures};
 use super::walk::{Found, Tensor, said, walk};
@@ -46,8 +49,9 @@ pub(super) fn read_region(
     let Some(path) = part.files.first().map(|file| file.path.clone()) else { return Ok(part) };
     let fail = |message: String| Diagnostic::error("format/hdf5", message).file(&path).help(DAMAGED);
     let unreadable = |what: String| Errors::from(fail(format!("the HDF5 file cannot be read: {what}")));
+    let mut others = Others::new(options);
     let Structure { metadata, facts, ordered, mut leaves } =
-        guard(|| structures(region, options)).and_then(|found| found).map_err(unreadable)?;
+        guard(|| structures(&path, region, &mut others)).and_then(|found| found).map_err(unreadable)?;
     region.opened();
     part.metadata = metadata;
     part.facts = part.facts.or(facts);
@@ -59,11 +63,18 @@ pub(super) fn read_region(
     let descent = if keras3 || ordered { Descent::Asked } else { Descent::Alone(&is_number) };
     let chosen = choose(&path, leaves, "/", descent, options, out)?;
     let mut spool = Spool::new();
-    let limit = most_decoded(region);
+    let mut limit = most_decoded(region);
+    let mut stores = vec![(Arc::clone(region), store)];
+    for (file, region) in others.files {
+        limit = limit.saturating_add(most_decoded(&region));
+        stores.push((region, part.stores.len()));
+        part.stores.push((part.files.len(), Arc::clone(&file) as Arc<dyn Store>));
+        part.files.push(file);
+    }
     let mut left = limit;
     let next = part.stores.len();
     for (key, tensor) in chosen {
-        match tensor.map(|found| tensor_of(&key, found, (store, next), region, &mut spool, &mut left)) {
+        match tensor.map(|found| tensor_of(&key, found, (&stores, next), &mut spool, &mut left)) {
             Ok(Some(tensor)) => part.tensors.push(tensor),
             Ok(None) => {
                 let message = format!(
@@ -88,24 +99,33 @@ fn guard<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 /// What the structures of a file tell.
-struct Structure {
-    metadata: BTreeMap<String, String>,
+pub(super) struct Structure {
+    pub(super) metadata: BTreeMap<String, String>,
     /// The texts among the root's attributes, those that are JSON parsed; the configuration of a model is one.
-    facts: Option<Value>,
+    pub(super) facts: Option<Value>,
     /// Whether the root names its layers.
-    ordered: bool,
+    pub(super) ordered: bool,
     /// All that is in its groups.
-    leaves: Vec<Leaf<Tensor>>,
+    pub(super) leaves: Vec<Leaf<Tensor>>,
 }
 
-fn structures(region: &Arc<Region>, options: &OpenOptions) -> Result<Structure, String> {
+/// Reads the structures of the file of that path, and of those that its links lead to.
+pub(super) fn structures(
+    path: &Path,
+    region: &Arc<Region>,
+    others: &mut Others<'_>,
+) -> Result<Structure, String> {
     // Each chunk is read once, so that none is kept.
     let cache = ChunkCacheConfig::new().with_max_bytes(0).with_max_slots(0);
     let properties = FileAccessProperties::new().with_chunk_cache(cache);
     let hdf5 = File::from_source_with_options(Structures(Arc::clone(region)), properties);
-    let root = hdf5.map_err(|error| said(&error))?.root();
+    let hdf5 = hdf5.map_err(|error| said(&error))?;
+    let root = hdf5.root();
     let (metadata, facts, ordered) = attributes(&root)?;
-    Ok(Structure { metadata, facts, ordered, leaves: walk(root, region, options)? })
+    let mut leaves = walk(root, region, others.options)?;
+    let links = links(&Structures(Arc::clone(region)), hdf5.superblock())?;
+    others.follow(path, &links, &mut leaves)?;
+    Ok(Structure { metadata, facts, ordered, leaves })
 }
 
 /// Returns the texts among the root's attributes, as metadata and as facts, and whether it names its layers. What describes a whole Keras model
@@ -149,12 +169,11 @@ fn leave_out_optimizer(leaves: &mut Vec<Leaf<Tensor>>) {
 fn tensor_of(
     key: &str,
     found: Found,
-    (store, spooled): (usize, usize),
-    region: &Arc<Region>,
+    (stores, spooled): (&[(Arc<Region>, usize)], usize),
     spool: &mut Spool,
     left: &mut u64,
 ) -> Option<TensorMeta> {
-    let Found { dtype, shape, swap, place } = found;
+    let Found { dtype, shape, swap, place, region } = found;
     let elements = shape.iter().try_fold(1_u64, |product, &size| product.checked_mul(size));
     let length = elements.and_then(|elements| dtype.byte_len(elements))?;
     let mut decoded = |decode: Decode| {
@@ -162,9 +181,11 @@ fn tensor_of(
         Some((spooled, spool.push(length, decode)))
     };
     let (file, offset) = match place {
-        Place::At(offset) if swap == 1 => (store, region.place(offset, length)?),
+        Place::At(offset) if swap == 1 => {
+            let (_, store) = stores.iter().find(|(other, _)| Arc::ptr_eq(other, &region))?;
+            (*store, region.place(offset, length)?)
+        }
         Place::At(offset) => {
-            let region = Arc::clone(region);
             decoded(Box::new(move |to| copy_swapped(&mut region.reader(offset, length), to, swap)))?
         }
         Place::Decoded(dataset, rows) => {
@@ -198,8 +219,6 @@ fn decode(dataset: &Dataset, count: u64, rows: u64, swap: usize, to: &mut dyn Wr
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::dtype::Dtype;
     use crate::format::output::OutputTensor;

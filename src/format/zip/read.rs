@@ -10,10 +10,10 @@ use std::sync::Arc;
 use flate2::read::DeflateDecoder;
 
 use super::end::{DAMAGED, Fields, directory, fail};
-use super::{CENTRAL, LOCAL, ZIP64};
+use super::{CENTRAL, END, LOCAL, ZIP64};
 use crate::diag::{Collector, Diagnostic, Errors};
-use crate::format::shown;
 use crate::format::store::OpenFile;
+use crate::format::{foreign, shown};
 
 /// The most that deflate can make of one byte: 258 bytes for two bits (RFC 1951, 3.2.5).
 const DEFLATE_RATIO: u64 = 1032;
@@ -88,7 +88,10 @@ pub(in crate::format) fn entries(file: &Arc<OpenFile>) -> Result<Vec<Entry>, Err
         let message = format!("the zip archive's directory has {} bytes too many", fields.0.len());
         out.push(fail(file, message).help(DAMAGED));
     }
-    check_apart(file, spans, &entries, &mut out);
+    check_apart(file, &mut spans, &entries, &mut out);
+    if !out.has_errors() && !is_one(file, &spans, directory.start)? {
+        out.push(foreign::SEVERAL_ARCHIVES.error(&file.path));
+    }
     out.finish(entries).map(|(entries, _)| entries)
 }
 
@@ -358,7 +361,7 @@ fn agree(central: &Header<'_>, local: &Header<'_>) -> bool {
 /// Checks that no two entries share bytes.
 fn check_apart(
     file: &Arc<OpenFile>,
-    mut spans: Vec<((u64, u64), usize)>,
+    spans: &mut [((u64, u64), usize)],
     entries: &[Entry],
     out: &mut Collector,
 ) {
@@ -375,6 +378,29 @@ fn check_apart(
         }
     }
 }
+
+/// Returns whether what is in none of the entries is no other archive: nothing before the first entry, and no end of a
+/// directory between two.
+fn is_one(file: &Arc<OpenFile>, spans: &[((u64, u64), usize)], directory: u64) -> Result<bool, Errors> {
+    if spans.first().is_some_and(|((start, _), _)| *start > 0) {
+        return Ok(false);
+    }
+    let starts = spans.iter().skip(1).map(|((start, _), _)| *start).chain([directory]);
+    for (((_, end), _), next) in spans.iter().zip(starts) {
+        // Sizes that follow the data take 24 bytes; an end with a comment this many.
+        let length = next.saturating_sub(*end).min(MOST_END);
+        if length > 24 {
+            let bytes = file.bytes(next - length, length)?;
+            if bytes.windows(4).any(|bytes| bytes == END.to_le_bytes()) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// The most bytes of the end of an archive: the record and its comment.
+const MOST_END: u64 = 22 + 65_535;
 
 /// Returns what a compression method is called (`APPNOTE.TXT`, 4.4.5).
 fn method_name(method: u16) -> String {
@@ -414,7 +440,6 @@ mod tests {
 
     use super::*;
     use crate::format::testing::put;
-    use crate::format::zip::END;
 
     /// An entry as it is written here, by hand.
     #[derive(Clone)]
@@ -610,6 +635,30 @@ mod tests {
         refused(&ended(short, &[central(&long, 0)], b""), "would take 8 bytes at 35, but the data end at 39");
         refused(&ended(local(&inner), &[central(&inner, 7)], b""), "would begin at 7");
         refused(&ended(local(&inner), &[central(&inner, 1)], b""), "no local header at 1");
+    }
+
+    #[test]
+    fn several_archives_in_one_file_are_not_one() {
+        let several = |bytes: &[u8]| {
+            let errors = read(bytes).expect_err("is refused");
+            let codes: Vec<&str> = errors.diagnostics().iter().map(|diagnostic| diagnostic.code).collect();
+            assert_eq!(codes, ["format/several-archives"]);
+        };
+        let one = archive(&[stored("data.pkl", b"ab")]);
+        let other = archive(&[stored("data.pkl", b"cd")]);
+        // Of one length, so that the places of the last fit the first.
+        several(&[&one[..], &other].concat());
+        several(&[&one[..], &other, &one].concat());
+        // With the places of the whole file, as `zip -A` writes them.
+        let last = stored("data.pkl", b"cd");
+        let moved = [&one[..], &local(&last)].concat();
+        several(&ended(moved, &[central(&last, one.len())], b""));
+        let first = stored("a", b"ab");
+        let both = [&local(&first)[..], &one, &local(&last)].concat();
+        let at = both.len() - local(&last).len();
+        several(&ended(both, &[central(&first, 0), central(&last, at)], b""));
+        // An archive that is an entry is data.
+        assert!(read(&archive(&[stored("a.zip", &one), stored("b", b"x")])).is_ok());
     }
 
     #[test]
