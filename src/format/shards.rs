@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Number;
 
-use super::json::{Json, repeated};
-use super::part::{Part, assemble};
+use super::json::{Json, repeated, without_mark};
+use super::part::{Part, PartsReader, assemble};
 use super::safetensors::header::LIMIT;
-use super::{Format, OpenOptions, Reader, io_error, open_part, shown, sniff};
+use super::{Format, OpenOptions, io_error, open_part, shown, sniff};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::fold::fold_keys;
 
@@ -74,7 +74,7 @@ pub(super) fn open_index(
     source: &Path,
     index_path: &Path,
     options: &OpenOptions,
-) -> Result<Box<dyn Reader>, Errors> {
+) -> Result<PartsReader, Errors> {
     let mut out = Collector::default();
     let index = parse_index(&read_text(index_path)?, index_path, &mut out);
     // Sorted, so that the files come in the order of their names.
@@ -87,6 +87,7 @@ pub(super) fn open_index(
     }
     if !out.has_errors() {
         let names: Vec<&str> = names.into_iter().collect();
+        decide(&index, index_path, &names, &mut parts, &mut out);
         cross_check(&index, index_path, &names, &parts, options, &mut out);
     }
     assemble(source, parts, out)
@@ -106,7 +107,7 @@ fn parse_index(text: &str, path: &Path, out: &mut Collector) -> Index {
     let mut index = Index::default();
     let fail = |message: String| Diagnostic::error("format/bad-index", message).file(path);
     let no_index = "name the index of a sharded checkpoint, a safetensors file or a folder";
-    let fields = match Json::parse_map(text) {
+    let fields = match Json::parse_map(without_mark(text)) {
         Ok(fields) => fields,
         Err(problem) => {
             out.push(fail(format!("the index {problem}")).help(no_index));
@@ -234,6 +235,31 @@ pub(super) fn check_link(
         .into())
 }
 
+/// Takes tensors out of shards where the index names another that holds them too, as readers that follow the index do;
+/// `names` and `parts` go together.
+fn decide(index: &Index, index_path: &Path, names: &[&str], parts: &mut [Part], out: &mut Collector) {
+    let home_of = |key: &str| index.weight_map.get(key).map(String::as_str);
+    let at_home: HashSet<String> = names
+        .iter()
+        .zip(&*parts)
+        .flat_map(|(&name, part)| {
+            part.tensors.iter().filter(move |tensor| home_of(&tensor.key) == Some(name))
+        })
+        .map(|tensor| tensor.key.clone())
+        .collect();
+    for (&name, part) in names.iter().zip(parts) {
+        part.tensors.retain(|tensor| {
+            let home = home_of(&tensor.key).filter(|home| *home != name && at_home.contains(&tensor.key));
+            if let Some(home) = home {
+                let message = format!("`{}` holds it too; the index says `{}`", shown(name), shown(home));
+                let warning = Diagnostic::warning("format/index-decides", message).file(index_path);
+                out.push(warning.tensor(&tensor.key));
+            }
+            home.is_none()
+        });
+    }
+}
+
 /// Compares an index with what its shards hold; `names` and `parts` go together.
 fn cross_check(
     index: &Index,
@@ -343,6 +369,7 @@ pub(crate) fn named_shards(index_path: &Path) -> BTreeSet<String> {
 mod tests {
     use super::super::testing::*;
     use super::*;
+    use crate::format::Reader;
 
     fn shard(keys: &[&str], metadata: &str) -> Vec<u8> {
         let mut header = format!(r#"{{"__metadata__":{{"m":"{metadata}"}}"#);
@@ -465,10 +492,25 @@ mod tests {
         assert_eq!(warnings(&*reader), ["format/not-indexed", "format/metadata-conflict"]);
         assert_eq!((reader.catalog().tensors.len(), reader.catalog().metadata["m"].as_str()), (3, "1"));
 
+        // Of a tensor that two shards hold, the one that the index names counts.
         put(folder.path(), "s2", &shard(&["w", "v"], "1"));
+        let reader = open_plain(&path).expect("opens");
+        assert_eq!(warnings(&*reader), ["format/index-decides", "format/not-indexed"]);
+        let v = &reader.catalog().tensors[reader.catalog().find("v").expect("is there")];
+        assert_eq!((reader.catalog().tensors.len(), v.file), (3, 0));
+        // One that it does not name is a question.
+        put(folder.path(), "s2", &shard(&["w", "u"], "1"));
         let result = open_plain(&path);
         assert!(codes(&result).contains(&"format/duplicate-key"));
         assert!(text(&result).contains("`s1` and `s2`"));
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_the_index_is_passed_over() {
+        let folder = tempfile::tempdir().expect("folder");
+        put(folder.path(), "s1", &shard(&["v"], "1"));
+        let text = "\u{feff}{\"weight_map\":{\"v\":\"s1\"}}";
+        assert_eq!(open_plain(&index(folder.path(), text)).expect("opens").catalog().tensors.len(), 1);
     }
 
     #[test]

@@ -38,3 +38,4 @@ mod stored;
 mod strided;
 mod trace;
 mod trust;
+mod wrapped;

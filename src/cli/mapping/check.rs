@@ -21,7 +21,7 @@ use qkvconv::span::Source;
 use crate::cli::Exit;
 use crate::cli::args::{OpenArgs, axis_size};
 use crate::cli::progress::{Bar, catch_interrupts};
-use crate::cli::source::open_options;
+use crate::cli::source::{open_options, read_text};
 use crate::cli::ui::Ui;
 
 /// The most bytes of a JSON list or of a header that are read.
@@ -73,7 +73,7 @@ pub(in crate::cli) struct CheckArgs {
 
 /// Checks.
 pub(super) fn run(ui: &Ui, args: &CheckArgs) -> Exit {
-    let source = match std::fs::read_to_string(&args.file) {
+    let source = match read_text(&args.file) {
         Ok(text) => Arc::new(Source { name: args.file.display().to_string(), text }),
         Err(error) => return ui.fail(&io_error(&args.file, "read the mapping", &error).into()),
     };
