@@ -12,7 +12,7 @@ use crate::diag::Diagnostic;
 use crate::mapping::builtin;
 use crate::mapping::strangers::stranger;
 use crate::mapping::{Layout, Mapping};
-use crate::provenance::Facts;
+use crate::provenance::{Fact, Facts};
 
 /// What a checkpoint's name for its model says of a layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,31 +137,34 @@ impl<'a> Claims<'a> {
         layouts.clone()
     }
 
-    /// Holds what a checkpoint calls its model against a layout.
-    pub fn standing(&self, layout: &Layout, facts: &Facts<'_>) -> Standing {
-        if layout.models.is_empty() {
-            return Standing::Open;
-        }
+    /// Holds what a checkpoint calls its model against a layout of a family.
+    pub fn standing(&self, family: &str, layout: &Layout, facts: &Facts<'_>) -> Standing {
         let models = facts.models();
-        let Some((first, fact)) = models.first() else { return Standing::Untold };
+        let Some((first, fact)) = models.first() else {
+            return if layout.models.is_empty() { Standing::Open } else { Standing::Untold };
+        };
         if models.iter().any(|(model, _)| layout.models.iter().any(|name| name == model)) {
             return Standing::Listed;
         }
+        let claim = |model: &str, fact: &Fact<'_>, layouts, why| {
+            let (model, place) = (model.to_owned(), fact.place());
+            Standing::Elsewhere(Claim { model, place, layouts, why })
+        };
+        let name = format!("{family}/{}", layout.name);
         for (model, fact) in &models {
-            // A stranger's name may be that of a GGUF architecture which a layout lists.
-            if let Some(stranger) = stranger(model) {
-                let (model, place) = ((*model).to_owned(), fact.place());
-                return Standing::Elsewhere(Claim {
-                    model,
-                    place,
-                    layouts: Vec::new(),
-                    why: Some(&stranger.why),
-                });
+            if let Some(stranger) =
+                stranger(model).filter(|it| it.not.iter().any(|not| not == family || *not == name))
+            {
+                return claim(model, fact, Vec::new(), Some(stranger.why.as_str()));
             }
+        }
+        if layout.models.is_empty() {
+            return Standing::Open;
+        }
+        for (model, fact) in &models {
             let layouts = self.listing(model);
             if !layouts.is_empty() {
-                let (model, place) = ((*model).to_owned(), fact.place());
-                return Standing::Elsewhere(Claim { model, place, layouts, why: None });
+                return claim(model, fact, layouts, None);
             }
         }
         Standing::Unknown { model: (*first).to_owned(), place: fact.place() }

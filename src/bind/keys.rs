@@ -1,5 +1,6 @@
 //! Every stored tensor to its rule.
 
+use globset::GlobSet;
 use indexmap::IndexMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -83,7 +84,7 @@ pub(crate) fn sort_out(
     let mut keys = Keys::default();
     let mut modules: IndexMap<Paths, u32> = IndexMap::new();
     let mut unmatched: Vec<(usize, String)> = Vec::new();
-    let names = names_for_rules(catalog, options, errors);
+    let names = names_for_rules(Some(layout), catalog, options, errors);
     let facts = options.provenance.of(layout);
     let active: Vec<bool> = layout.rules.iter().map(|rule| facts.hold(&rule.when).unwrap_or(true)).collect();
     let uncaptured: Vec<_> = (0..layout.rules.len()).map(|rule| uncaptured(pair, rule)).collect();
@@ -99,6 +100,10 @@ pub(crate) fn sort_out(
         }
         // A tensor of a set of files goes by `FILE::KEY`.
         let (file, key) = layout.split_name(name);
+        if is_flat(key) {
+            errors.push(flat(catalog, tensor));
+            continue;
+        }
         let found = layout
             .rules
             .iter()
@@ -151,6 +156,7 @@ pub(crate) fn sort_out(
         let module = *modules.entry(captures.paths.clone()).or_insert(next);
         keys.matched.push(Matched { tensor, rule, module, captures });
     }
+    refuse_unread(layout, catalog, options, errors);
     drop_unanchored(mapping, layout, modules.len(), &mut keys, &mut unmatched, &names);
     keys.modules = modules.into_keys().collect();
     let left = leave_modules(layout, catalog, options, &names, &mut keys, errors);
@@ -326,16 +332,79 @@ fn drop_unanchored(
     unmatched.sort_unstable();
 }
 
-/// Returns the names of all tensors as rules see them: wrapper prefixes removed component by component, as often as they
-/// stand there, and from all names or none.
+/// Returns whether a tensor is the flat parameter of a sharded module: `_flat_param` (pytorch/pytorch,
+/// `torch/distributed/fsdp/_flat_param.py`), `flat_param`, `flat_param_0` (facebookresearch/fairscale,
+/// `fairscale/nn/misc/flatten_params_wrapper.py`).
+fn is_flat(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    let last = last.strip_prefix('_').unwrap_or(last);
+    let rest = last.strip_prefix("flat_param");
+    rest.is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix('_').is_some_and(|n| n.parse::<u32>().is_ok())
+    })
+}
+
+fn flat(catalog: &Catalog, tensor: usize) -> Diagnostic {
+    let message =
+        "it is the flat parameter of a sharded module (FSDP): one rank's part of many parameters in a row";
+    Diagnostic::error("bind/flat-parameter", message)
+        .file(&catalog.path)
+        .tensor(&catalog.tensors[tensor].key)
+        .help(
+            "put the ranks together first: load the checkpoint into the FSDP model and save its full state dict \
+             (`StateDictType.FULL_STATE_DICT`)",
+        )
+}
+
+/// A tensor that cannot be read is an error where the conversion would take it.
+fn refuse_unread(layout: &Layout, catalog: &Catalog, options: &BindOptions, errors: &mut Collector) {
+    let matches = |globs: &Option<GlobSet>, key: &str| globs.as_ref().map(|globs| globs.is_match(key));
+    for (key, reason) in &catalog.unread {
+        let (file, name) = layout.split_name(key);
+        let is_ignored = || layout.ignore.iter().any(|template| template.matches(file, name).is_some());
+        if matches(&options.drop, key) != Some(true)
+            && matches(&options.only, key) != Some(false)
+            && !is_ignored()
+        {
+            errors.push(reason.clone());
+        }
+    }
+}
+
+/// Returns the names of all tensors as rules see them: without the wrappers of frameworks, which is said, unless the layout
+/// itself names one; and the prefixes that are asked for removed component by component, as often as they stand there, and
+/// from all names or none.
 pub(crate) fn names_for_rules(
+    layout: Option<&Layout>,
     catalog: &Catalog,
     options: &BindOptions,
     errors: &mut Collector,
 ) -> Vec<String> {
+    let unwrapped = catalog
+        .unwrapped()
+        .filter(|unwrapped| !layout.is_some_and(|layout| layout.names_any(&unwrapped.wrappers())));
+    let name_of = |at: usize| match unwrapped {
+        Some(unwrapped) => &unwrapped.names[at],
+        None => &catalog.tensors[at].key,
+    };
+    if let Some(unwrapped) = unwrapped {
+        let taken = unwrapped.taken.iter().map(|(name, count)| format!("`{name}.` of {count}"));
+        let message = format!(
+            "of {} names, wrappers were taken out: {}",
+            catalog.tensors.len(),
+            taken.collect::<Vec<_>>().join(", ")
+        );
+        errors.push(Diagnostic::warning("bind/wrappers", message).file(&catalog.path));
+    }
+    // A prefix that is a wrapper is gone already.
+    let asked = options.strip_prefix.iter().map(|prefix| match unwrapped {
+        Some(unwrapped) => unwrapped.prefix(prefix.trim_end_matches(['.', '/'])),
+        None => prefix.clone(),
+    });
+    let asked: Vec<String> = asked.filter(|prefix| !prefix.is_empty()).collect();
     let strip = |key: &str| {
         let mut rest = key;
-        while let Some(shorter) = options.strip_prefix.iter().find_map(|prefix| {
+        while let Some(shorter) = asked.iter().find_map(|prefix| {
             let behind = rest.strip_prefix(prefix.trim_end_matches(['.', '/']))?;
             behind.strip_prefix(['.', '/']).filter(|behind| !behind.is_empty())
         }) {
@@ -343,16 +412,17 @@ pub(crate) fn names_for_rules(
         }
         rest.to_owned()
     };
-    let names: Vec<String> = catalog.tensors.iter().map(|tensor| strip(&tensor.key)).collect();
-    if options.strip_prefix.is_empty() {
+    let names: Vec<String> = (0..catalog.tensors.len()).map(|at| strip(name_of(at))).collect();
+    if asked.is_empty() {
         return names;
     }
     let bare: Vec<&str> = catalog
         .tensors
         .iter()
         .zip(&names)
-        .filter(|(tensor, name)| tensor.key == **name)
-        .map(|(tensor, _)| tensor.key.as_str())
+        .enumerate()
+        .filter(|(at, (_, name))| name_of(*at) == *name)
+        .map(|(_, (tensor, _))| tensor.key.as_str())
         .collect();
     let mixed = bare.len() < names.len() && options.allows(Allow::MixedPrefix);
     if !bare.is_empty() && !mixed {

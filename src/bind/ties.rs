@@ -58,7 +58,9 @@ pub(super) fn settle(
         if !is_wanted && !has_no_place {
             continue;
         }
-        let names = names.get_or_insert_with(|| names_for_rules(catalog, options, &mut Collector::default()));
+        let names = names.get_or_insert_with(|| {
+            names_for_rules(Some(source), catalog, options, &mut Collector::default())
+        });
         let is_there = names.iter().any(|name| {
             let (file, key) = source.split_name(name);
             own().any(|rule| rule.template.matches(file, key).is_some())

@@ -9,7 +9,7 @@ use qkvconv::convert::ConvertOptions;
 use qkvconv::diag::{Collector, Diagnostic, Errors};
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::io_error;
-use qkvconv::format::OpenOptions;
+use qkvconv::format::{OpenOptions, without_mark};
 use qkvconv::mapping::select::Selection;
 use qkvconv::provenance::Provenance;
 use qkvconv::recognise::{Selected, select_for};
@@ -41,12 +41,19 @@ pub(super) fn read_mappings(files: &MappingFiles) -> Result<Vec<Arc<Source>>, Er
     let mut errors = Collector::default();
     let mut sources = Vec::new();
     for path in &files.mappings {
-        match std::fs::read_to_string(path) {
+        match read_text(path) {
             Ok(text) => sources.push(Arc::new(Source { name: path.display().to_string(), text })),
             Err(error) => errors.push(io_error(path, "read the mapping", &error)),
         }
     }
     errors.finish(sources).map(|(sources, _)| sources)
+}
+
+/// Reads a JSON text; the byte order mark that some editors put before it is no part of it.
+pub(super) fn read_text(path: &Path) -> std::io::Result<String> {
+    let mut text = std::fs::read_to_string(path)?;
+    let mark = text.len() - without_mark(&text).len();
+    Ok(text.split_off(mark))
 }
 
 /// Turns what the user typed into what the library takes.

@@ -186,7 +186,7 @@ impl<'a> Conversion<'a> {
         }
         if !options.trust_layout && !recorded {
             let (layout, claims) = (selection.source(), Claims::new(std::slice::from_ref(mapping)));
-            let standing = claims.standing(layout, &bind_options.provenance.of(layout));
+            let standing = claims.standing(&mapping.family, layout, &bind_options.provenance.of(layout));
             let checked = standing.check(&format!("{}/{}", mapping.family, layout.name), layout);
             told = checked
                 .map_err(|error| Errors::from(error.file(source)))?

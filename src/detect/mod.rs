@@ -138,7 +138,7 @@ pub struct Detection<'a> {
 
 /// The names of a checkpoint's tensors as rules see them: prefixes stripped, and `None` for what is left out.
 pub fn names_to_try(catalog: &Catalog, options: &BindOptions) -> Vec<Option<String>> {
-    let names = names_for_rules(catalog, options, &mut Collector::default());
+    let names = names_for_rules(None, catalog, options, &mut Collector::default());
     let kept = |key: &str| {
         !options.drop.as_ref().is_some_and(|globs| globs.is_match(key))
             && options.only.as_ref().is_none_or(|globs| globs.is_match(key))
@@ -263,7 +263,7 @@ impl<'a> Detection<'a> {
             Some(fact) => format!("{} is {}", fact.place(), fact.value),
             None => format!("{} has no `{}`", facts.describes().unwrap_or("the config"), broken.key),
         });
-        let standing = claims.standing(layout, &facts);
+        let standing = claims.standing(&mapping.family, layout, &facts);
         let recorded = question.recorded.is_some_and(|identity| identity.layout == name);
         let claimed = match &standing {
             Standing::Elsewhere(claim) if !recorded && !question.trust_layout => Some(claim.words()),

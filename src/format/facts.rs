@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::json::without_mark;
+
 /// The most facts of one file.
 const MOST_FACTS: usize = 4096;
 
@@ -52,12 +54,6 @@ pub(super) fn of_entries(entries: impl IntoIterator<Item = (String, Value)>) -> 
 pub(super) fn parsed(text: &str) -> Option<Value> {
     let value = serde_json::from_str(without_mark(text));
     (text.len() <= MOST_BYTES).then(|| value.unwrap_or_else(|_| Value::String(text.to_owned())))
-}
-
-/// Returns a JSON text without the byte order mark that some editors put before it; it is no part of the JSON
-/// (RFC 8259, section 8.1).
-pub(super) fn without_mark(text: &str) -> &str {
-    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// Returns about how many bytes a value takes beyond its place.

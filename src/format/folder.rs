@@ -9,12 +9,13 @@ use super::store::OpenFile;
 use super::{Format, OpenOptions, foreign, io_error, shown, tensorflow};
 use crate::diag::{Diagnostic, Errors};
 
-/// The names that are looked for first, each an index or a checkpoint of one file: what the transformers library would
-/// load of a folder, in its order (huggingface/transformers, `src/transformers/modeling_utils.py`).
+/// The names that are looked for first, each a checkpoint of one file or an index: what the transformers library loads of a
+/// folder, in its order (huggingface/transformers, `src/transformers/modeling_utils.py`,
+/// `_get_resolved_checkpoint_files`): one file before an index, safetensors before all others.
 fn usual_names() -> impl Iterator<Item = String> {
     [Format::Safetensors, Format::PyTorch, Format::Hdf5, Format::Msgpack]
         .into_iter()
-        .flat_map(|format| [index_name(format), single_name(format).to_owned()])
+        .flat_map(|format| [single_name(format).to_owned(), index_name(format)])
 }
 
 /// What trainers leave beside the weights, in formats of weights.
@@ -30,7 +31,7 @@ pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<Path
     let has = |name: &str| names.iter().any(|other| other == name);
     let indexes: Vec<&str> = names.iter().map(String::as_str).filter(|name| is_index(name)).collect();
     let safetensors = one_of_each_set(&ending_in(&names, ".safetensors"));
-    let name = if let Some(name) = usual_names().find(|name| has(name) && is_index(name)) {
+    let name = if let Some(name) = usual_names().find(|name| has(name)) {
         name
     } else if let [index] = indexes[..] {
         index.to_owned()
@@ -44,8 +45,6 @@ pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<Path
         return Err(diagnostic.into());
     } else if safetensors.len() > 1 {
         return Err(ambiguous(folder, "safetensors files and no index", &safetensors));
-    } else if let Some(name) = usual_names().find(|name| has(name)) {
-        name
     } else if let Some(path) = tensorflow::latest_in(folder)? {
         return Ok(path);
     } else if let Some(diagnostic) = foreign::of_parts(folder) {
@@ -64,6 +63,25 @@ pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<Path
         shards::check_link(folder, &path, &name, options)?;
     }
     Ok(path)
+}
+
+/// Returns what is to be said of the files with weights in a folder that were not among those that were read; `chosen` is
+/// the file or the index that stands for the folder.
+pub(super) fn unread(folder: &Path, chosen: &Path, read: &[PathBuf]) -> Option<Diagnostic> {
+    let names = names_in(folder).ok()?;
+    let is_read = |name: &str| {
+        let path = folder.join(name);
+        path == chosen || read.contains(&path)
+    };
+    let candidates: Vec<String> = names.into_iter().filter(|name| !is_read(name)).collect();
+    let others = checkpoints(folder, &candidates);
+    if others.is_empty() {
+        return None;
+    }
+    let name = chosen.file_name().unwrap_or(chosen.as_os_str()).to_string_lossy();
+    let message = format!("read: `{}`; not read: {}", shown(&name), list(&others));
+    let help = "name the file instead of the folder where another is meant";
+    Some(Diagnostic::warning("format/other-weights", message).file(folder).help(help))
 }
 
 /// Returns all files with weights of a folder, by name.
@@ -202,6 +220,38 @@ mod tests {
         let both = br#"{"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}"#;
         put(folder.path(), "model.safetensors.index.json", both);
         assert_eq!(open_plain(folder.path()).expect("opens").catalog().tensors.len(), 2);
+    }
+
+    #[test]
+    fn a_folder_is_read_in_the_order_of_the_transformers_library() {
+        let folder = tempfile::tempdir().expect("folder");
+        let keys = || {
+            let reader = open_plain(folder.path()).expect("opens");
+            let catalog = reader.catalog();
+            let said: Vec<String> = catalog.warnings.iter().map(|warning| warning.message.clone()).collect();
+            (catalog.tensors[0].key.clone(), said)
+        };
+        // From the last to the first; what is there already is named.
+        put(folder.path(), "stray.safetensors", &one("stray"));
+        assert_eq!(keys(), ("stray".to_owned(), vec![]));
+        put(folder.path(), "a-00001.bin", &one("index"));
+        put(folder.path(), "pytorch_model.bin.index.json", br#"{"weight_map": {"index": "a-00001.bin"}}"#);
+        assert_eq!(keys().0, "index");
+        put(folder.path(), "pytorch_model.bin", &one("bin"));
+        let said = "read: `pytorch_model.bin`; not read: `stray.safetensors`";
+        assert_eq!(keys(), ("bin".to_owned(), vec![said.to_owned()]));
+        put(folder.path(), "b-00001.safetensors", &one("indexed"));
+        let index = br#"{"weight_map": {"indexed": "b-00001.safetensors"}}"#;
+        put(folder.path(), "model.safetensors.index.json", index);
+        assert_eq!(keys().0, "indexed");
+        put(folder.path(), "model.safetensors", &one("whole"));
+        let said = "read: `model.safetensors`; not read: `b-00001.safetensors`, `stray.safetensors`";
+        assert_eq!(keys(), ("whole".to_owned(), vec![said.to_owned()]));
+        // What a trainer leaves beside is no other checkpoint.
+        std::fs::remove_file(folder.path().join("stray.safetensors")).expect("removes");
+        std::fs::remove_file(folder.path().join("b-00001.safetensors")).expect("removes");
+        put(folder.path(), "optimizer.pt", &one("o"));
+        assert_eq!(keys(), ("whole".to_owned(), vec![]));
     }
 
     #[cfg(unix)]

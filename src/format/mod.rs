@@ -35,7 +35,8 @@ mod store;
 mod tensorflow;
 mod zip;
 
-use part::Part;
+pub use json::without_mark;
+use part::{Part, PartsReader};
 use pieces::Whole;
 use sniff::Content;
 use store::OpenFile;
@@ -174,15 +175,20 @@ pub trait Reader: Send + Sync {
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
     let named = tensorflow::index_of_prefix(path).unwrap_or_else(|| path.to_owned());
     let is_folder = std::fs::metadata(&named).map_err(|error| io_error(path, "open it", &error))?.is_dir();
-    let file = if is_folder { folder::checkpoint_in(&named, options)? } else { named };
-    if sniff::is_json_file(&file)? {
-        return shards::open_index(path, &file, options);
+    let file = if is_folder { folder::checkpoint_in(&named, options)? } else { named.clone() };
+    let mut reader = if sniff::is_json_file(&file)? {
+        shards::open_index(path, &file, options)?
+    } else {
+        match pieces::whole(&file, options)? {
+            Whole::Alone => open_as_one(path, std::slice::from_ref(&file), options)?,
+            Whole::Index(index) => shards::open_index(path, &index, options)?,
+            Whole::With(files) => open_as_one(path, &files, options)?,
+        }
+    };
+    if is_folder {
+        reader.catalog.warnings.extend(folder::unread(&named, &file, &reader.catalog.files));
     }
-    match pieces::whole(&file, options)? {
-        Whole::Alone => open_files(path, &[file], options),
-        Whole::Index(index) => shards::open_index(path, &index, options),
-        Whole::With(files) => open_files(path, &files, options),
-    }
+    Ok(Box::new(reader))
 }
 
 /// Opens files as one checkpoint without an index; `path` stands in messages for all of them.
@@ -190,6 +196,10 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Error
 /// # Errors
 /// Returns everything that is wrong with the headers, and `format/duplicate-key` for a tensor in two files.
 pub fn open_files(path: &Path, files: &[PathBuf], options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
+    Ok(Box::new(open_as_one(path, files, options)?))
+}
+
+fn open_as_one(path: &Path, files: &[PathBuf], options: &OpenOptions) -> Result<PartsReader, Errors> {
     let mut collector = Collector::default();
     let parts: Vec<Part> = files.iter().filter_map(|file| open_part(file, options, &mut collector)).collect();
     pieces::check(&parts, false, options, &mut collector);
@@ -210,11 +220,15 @@ pub fn open_set(
     let parts = files.iter().filter_map(|(name, file)| {
         let mut part = open_part(file, options, &mut collector)?;
         part.tensors.iter_mut().for_each(|tensor| tensor.key = format!("{name}::{}", tensor.key));
+        for (key, reason) in &mut part.unread {
+            *key = format!("{name}::{key}");
+            reason.tensors = vec![key.clone()];
+        }
         Some(part)
     });
     let parts: Vec<Part> = parts.collect();
     pieces::check(&parts, false, options, &mut collector);
-    part::assemble(path, parts, collector)
+    Ok(Box::new(part::assemble(path, parts, collector)?))
 }
 
 /// Returns the checkpoint files of a folder with their names, for [`open_set`].
@@ -305,15 +319,26 @@ pub(crate) mod testing {
         open(path, &OpenOptions::default())
     }
 
+    /// Returns what is wrong: why it does not open, or what of it cannot be read.
+    fn wrong(result: &Result<Box<dyn Reader>, Errors>) -> Vec<&Diagnostic> {
+        match result {
+            Err(errors) => errors.diagnostics().iter().collect(),
+            Ok(reader) => {
+                let unread = &reader.catalog().unread;
+                assert!(!unread.is_empty(), "it opens");
+                unread.iter().map(|(_, reason)| reason).collect()
+            }
+        }
+    }
+
     /// Returns the codes of what is wrong.
     pub(crate) fn codes(result: &Result<Box<dyn Reader>, Errors>) -> Vec<&'static str> {
-        let errors = result.as_ref().err().expect("does not open");
-        errors.diagnostics().iter().map(|diagnostic| diagnostic.code).collect()
+        wrong(result).into_iter().map(|diagnostic| diagnostic.code).collect()
     }
 
     /// Returns all texts of what is wrong in one.
     pub(crate) fn text(result: &Result<Box<dyn Reader>, Errors>) -> String {
-        format!("{:?}", result.as_ref().err().expect("does not open").diagnostics())
+        format!("{:?}", wrong(result))
     }
 }
 

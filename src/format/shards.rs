@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Number;
 
-use super::json::{Json, repeated};
-use super::part::{Part, assemble};
+use super::json::{Json, repeated, without_mark};
+use super::part::{Part, PartsReader, assemble};
 use super::safetensors::header::LIMIT;
-use super::{Format, OpenOptions, Reader, foreign, io_error, open_part, pieces, shown, sniff};
+use super::{Format, OpenOptions, foreign, io_error, open_part, pieces, shown, sniff};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::fold::fold_keys;
 
@@ -100,7 +100,7 @@ pub(super) fn open_index(
     source: &Path,
     index_path: &Path,
     options: &OpenOptions,
-) -> Result<Box<dyn Reader>, Errors> {
+) -> Result<PartsReader, Errors> {
     let mut out = Collector::default();
     let index = parse_index(&read_text(index_path)?, index_path, &mut out);
     let names = index.shards();
@@ -113,6 +113,7 @@ pub(super) fn open_index(
     pieces::check(&parts, true, options, &mut out);
     if !out.has_errors() {
         let names: Vec<&str> = names.into_iter().collect();
+        decide(&index, index_path, &names, &mut parts, &mut out);
         cross_check(&index, index_path, &names, &parts, options, &mut out);
         if options.root.is_none() {
             leave_out_optimizer(index_path, &mut parts, &mut out);
@@ -135,7 +136,7 @@ fn parse_index(text: &str, path: &Path, out: &mut Collector) -> Index {
     let mut index = Index::default();
     let fail = |message: String| Diagnostic::error("format/bad-index", message).file(path);
     let no_index = "name the index of a sharded checkpoint, a safetensors file or a folder";
-    let fields = match Json::parse_map(text) {
+    let fields = match Json::parse_map(without_mark(text)) {
         Ok(fields) => fields,
         Err(problem) => {
             out.push(fail(format!("the index {problem}")).help(no_index));
@@ -281,6 +282,33 @@ pub(super) fn check_link(
     Err(diagnostic
         .help("if you trust the link, as in the cache of huggingface_hub, give `--allow outside-link`")
         .into())
+}
+
+/// Takes tensors out of shards where the index names another that holds them too, as readers that follow the index do;
+/// `names` and `parts` go together.
+fn decide(index: &Index, index_path: &Path, names: &[&str], parts: &mut [Part], out: &mut Collector) {
+    let is_home = |key: &str, name: &str| {
+        index.weight_map.get(key).is_some_and(|shards| shards.iter().any(|shard| shard == name))
+    };
+    let at_home: HashSet<String> = names
+        .iter()
+        .zip(&*parts)
+        .flat_map(|(&name, part)| part.tensors.iter().filter(move |tensor| is_home(&tensor.key, name)))
+        .map(|tensor| tensor.key.clone())
+        .collect();
+    for (&name, part) in names.iter().zip(parts) {
+        part.tensors.retain(|tensor| {
+            let is_elsewhere = !is_home(&tensor.key, name) && at_home.contains(&tensor.key);
+            if is_elsewhere {
+                let homes = index.weight_map.get(&tensor.key).into_iter().flatten();
+                let homes: Vec<String> = homes.map(|home| format!("`{}`", shown(home))).collect();
+                let message = format!("`{}` holds it too; the index says {}", shown(name), homes.join(", "));
+                let warning = Diagnostic::warning("format/index-decides", message).file(index_path);
+                out.push(warning.tensor(&tensor.key));
+            }
+            !is_elsewhere
+        });
+    }
 }
 
 /// Compares an index with what its shards hold; `names` and `parts` go together.
@@ -444,6 +472,7 @@ fn leave_out_optimizer(index_path: &Path, parts: &mut [Part], out: &mut Collecto
 mod tests {
     use super::super::testing::*;
     use super::*;
+    use crate::format::Reader;
 
     fn shard(keys: &[&str], metadata: &str) -> Vec<u8> {
         let mut header = format!(r#"{{"__metadata__":{{"m":"{metadata}"}}"#);
@@ -566,10 +595,25 @@ mod tests {
         assert_eq!(warnings(&*reader), ["format/not-indexed", "format/metadata-conflict"]);
         assert_eq!((reader.catalog().tensors.len(), reader.catalog().metadata["m"].as_str()), (3, "1"));
 
+        // Of a tensor that two shards hold, the one that the index names counts.
         put(folder.path(), "s2", &shard(&["w", "v"], "1"));
+        let reader = open_plain(&path).expect("opens");
+        assert_eq!(warnings(&*reader), ["format/index-decides", "format/not-indexed"]);
+        let v = &reader.catalog().tensors[reader.catalog().find("v").expect("is there")];
+        assert_eq!((reader.catalog().tensors.len(), v.file), (3, 0));
+        // One that it does not name is a question.
+        put(folder.path(), "s2", &shard(&["w", "u"], "1"));
         let result = open_plain(&path);
         assert!(codes(&result).contains(&"format/duplicate-key"));
         assert!(text(&result).contains("`s1` and `s2`"));
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_the_index_is_passed_over() {
+        let folder = tempfile::tempdir().expect("folder");
+        put(folder.path(), "s1", &shard(&["v"], "1"));
+        let text = "\u{feff}{\"weight_map\":{\"v\":\"s1\"}}";
+        assert_eq!(open_plain(&index(folder.path(), text)).expect("opens").catalog().tensors.len(), 1);
     }
 
     #[test]

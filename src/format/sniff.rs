@@ -34,7 +34,9 @@ fn head_of(file: &OpenFile) -> Result<Vec<u8>, Errors> {
 }
 
 fn is_json(head: &[u8]) -> bool {
-    !looks_like_safetensors(head) && head.trim_ascii_start().first() == Some(&b'{') && !head.contains(&0)
+    // A byte order mark may stand before the text.
+    let text = head.strip_prefix("\u{feff}".as_bytes()).unwrap_or(head);
+    !looks_like_safetensors(head) && text.trim_ascii_start().first() == Some(&b'{') && !head.contains(&0)
 }
 
 /// Opens a regular file and returns its size in bytes; anything else could block or never end.

@@ -32,7 +32,7 @@ use indexmap::IndexMap;
 use crate::notation::{AxisName, DimKind, Expr, Term, for_each_axis};
 use crate::span::{Source, Span};
 use arith::Formula;
-use key::Template;
+use key::{Piece, Template};
 pub use read::read;
 use role::{AxisRole, ParamRole};
 use roles::Roles;
@@ -379,6 +379,17 @@ impl Layout {
     /// Returns the name of the framework's config file.
     pub fn config_file(&self) -> &str {
         self.config_file.as_deref().unwrap_or("config.json")
+    }
+
+    /// Returns whether the layout itself has one of these as a component of its names.
+    pub(crate) fn names_any(&self, parts: &[&str]) -> bool {
+        let has = |piece: &Piece| match piece {
+            Piece::Literal(text) => text.split(['.', '/']).any(|part| parts.contains(&part)),
+            _ => false,
+        };
+        let ignored = self.ignore.iter();
+        let mut templates = self.rules.iter().map(|rule| &rule.template).chain(ignored);
+        templates.any(|template| template.key.iter().any(has))
     }
 
     /// Splits the name of a tensor in a set of files, `FILE::KEY`; elsewhere the file is empty.

@@ -7,7 +7,7 @@ use qkvconv::dtype::Dtype;
 use qkvconv::format::output::{OutputOptions, OutputTensor, lay_out};
 use qkvconv::format::{Format, OpenOptions, Reader, open};
 
-use crate::kit::{Folder, assert_holds};
+use crate::kit::{self, Folder, assert_holds};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/formats/hdf5").join(name)
@@ -26,10 +26,9 @@ fn keys(reader: &dyn Reader) -> Vec<&str> {
     reader.catalog().tensors.iter().map(|tensor| tensor.key.as_str()).collect()
 }
 
-/// Returns all texts of why a file does not open.
+/// Returns all texts of why a file does not open, or of what in it cannot be read.
 fn refused(name: &str, options: &OpenOptions) -> String {
-    let errors = open(&fixture(name), options).err().unwrap_or_else(|| panic!("{name} opens"));
-    format!("{:?}", errors.diagnostics())
+    format!("{:?}", kit::wrong(&open(&fixture(name), options)))
 }
 
 fn bytes(reader: &dyn Reader, key: &str) -> Vec<u8> {
@@ -46,6 +45,8 @@ fn files_of_keras_and_transformers() {
     }
     holds("legacy.h5", Some("model_weights"));
     assert_eq!(opened("model.keras").format(), Format::Keras);
+    let facts = opened("model.keras").catalog().facts.clone();
+    assert!(facts[0].1["model_config"]["class_name"].is_string(), "{facts:?}");
     let bert = opened("tf_model.h5");
     let metadata = &bert.catalog().metadata;
     assert_eq!(metadata["backend"], "tensorflow");

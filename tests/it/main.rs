@@ -43,3 +43,4 @@ mod stored;
 mod strided;
 mod trace;
 mod trust;
+mod wrapped;

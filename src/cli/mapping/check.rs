@@ -22,7 +22,7 @@ use serde_json::Value;
 use crate::cli::Exit;
 use crate::cli::args::{OpenAllow, OpenArgs, axis_size};
 use crate::cli::progress::{Bar, catch_interrupts};
-use crate::cli::source::open_options;
+use crate::cli::source::{open_options, read_text};
 use crate::cli::ui::Ui;
 
 /// The most bytes of a JSON list or of a header that are read.
@@ -94,11 +94,11 @@ fn check_all(ui: &Ui, args: &CheckArgs) -> Result<(), Errors> {
             let error = error.found(format!("{} mapping files", args.files.len()));
             return Err(error.help("name one of them").into());
         };
-        return check_against(ui, args, &read_text(file)?, checkpoint);
+        return check_against(ui, args, &read_source(file)?, checkpoint);
     }
     let mut documents = Vec::new();
     for file in &args.files {
-        let done = read_text(file).and_then(|source| check_file(ui, args, &source, &mut documents));
+        let done = read_source(file).and_then(|source| check_file(ui, args, &source, &mut documents));
         if let Err(other) = done {
             errors.extend(other);
         }
@@ -112,8 +112,8 @@ fn check_all(ui: &Ui, args: &CheckArgs) -> Result<(), Errors> {
     errors.finish(()).map(|_| ())
 }
 
-fn read_text(file: &Path) -> Result<Arc<Source>, Errors> {
-    match std::fs::read_to_string(file) {
+fn read_source(file: &Path) -> Result<Arc<Source>, Errors> {
+    match read_text(file) {
         Ok(text) => Ok(Arc::new(Source { name: file.display().to_string(), text })),
         Err(error) => Err(io_error(file, "read the mapping", &error).into()),
     }

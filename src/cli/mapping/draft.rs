@@ -11,7 +11,7 @@ use qkvconv::format::open;
 
 use crate::cli::Exit;
 use crate::cli::args::{OpenAllow, OpenArgs};
-use crate::cli::source::open_options;
+use crate::cli::source::{open_options, read_text};
 use crate::cli::ui::Ui;
 
 /// Names of checkpoints that say nothing of the model; the folder's name then does.
@@ -87,7 +87,7 @@ fn make(ui: &Ui, args: &DraftArgs) -> Result<(), Errors> {
 fn list(path: &Path) -> Option<Vec<qkvconv::draft::Tensor>> {
     // Anything else may be large: only headers of it are read.
     path.extension().filter(|ending| *ending == "json")?;
-    from_list(&std::fs::read_to_string(path).ok()?)
+    from_list(&read_text(path).ok()?)
 }
 
 /// Writes a file that is not there yet.

@@ -15,7 +15,7 @@ use qkvconv::provenance::Provenance;
 use crate::cli::Exit;
 use crate::cli::args::{OpenAllow, OpenArgs};
 use crate::cli::progress::{Bar, catch_interrupts};
-use crate::cli::source::open_options;
+use crate::cli::source::{open_options, read_text};
 use crate::cli::ui::Ui;
 
 /// What to infer from, and where to write it.
@@ -115,8 +115,8 @@ fn infer_from(ui: &Ui, args: &InferArgs) -> Result<Exit, Errors> {
     match (&args.output, &args.into) {
         (Some(path), _) => write_new(path, &inferred.text)?,
         (None, Some(path)) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Errors::from(io_error(path, "read the mapping", &error)))?;
+            let text =
+                read_text(path).map_err(|error| Errors::from(io_error(path, "read the mapping", &error)))?;
             write(path, &merge(&text, &inferred.parts)?)?;
         }
         (None, None) => ui.result(inferred.text.trim_end()),

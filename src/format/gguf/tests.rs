@@ -75,6 +75,8 @@ fn a_small_file_is_read_and_no_part_of_it_is_missed() {
         reader.catalog().tensors.iter().map(|t| (t.key.as_str(), t.dtype, &t.shape[..])).collect();
     assert_eq!(found, [("w", Dtype::F32, &[2, 3][..]), ("q", Dtype::Q8_0, &[32]), ("h", Dtype::F16, &[])]);
     assert_eq!((reader.catalog().metadata["a.float"].as_str(), reader.catalog().metadata.len()), ("0.5", 2));
+    let [(_, facts)] = &reader.catalog().facts[..] else { panic!("facts of one file") };
+    assert_eq!(facts["a.float"], 0.5);
     assert!(reader.catalog().warnings.is_empty());
     for length in 4..bytes.len() {
         assert!(open_bytes(&bytes[..length]).is_err(), "{length}");

@@ -37,6 +37,11 @@ pub(in crate::format) fn read_keras(
         let help = "save the model again as `model.keras`, or unpack it and name the file of weights";
         diagnostic.file(&file.path).expected(WEIGHTS).found(names.join(", ")).help(help)
     })?;
+    if let Some(method) = &entry.unread {
+        let message = format!("its weights are compressed with {method}, which is not read");
+        let help = "unpack the archive and name the file of weights";
+        return Err(Diagnostic::error("format/keras", message).file(&file.path).help(help).into());
+    }
     let mut part = Part::of(Format::Keras, file);
     part.facts = facts(file, &entries);
     if !entry.deflated {

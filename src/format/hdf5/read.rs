@@ -34,7 +34,7 @@ pub(in crate::format) fn read(
 }
 
 /// Returns whether a tensor is a single number, such as a step.
-fn is_number(tensor: &Tensor) -> bool {
+fn is_number(_name: &str, tensor: &Tensor) -> bool {
     tensor.as_ref().is_ok_and(|found| found.shape.is_empty())
 }
 
@@ -83,7 +83,7 @@ pub(super) fn read_region(
                 );
                 out.push(fail(message).tensor(key));
             }
-            Err(diagnostic) => out.push(diagnostic.file(&path).tensor(key)),
+            Err(diagnostic) => part.refuse(key, *diagnostic, out),
         }
     }
     if !spool.is_empty() {

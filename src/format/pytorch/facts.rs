@@ -1,11 +1,11 @@
 //! What a pickle says beside tensors: numbers, texts, truth values, and the containers and objects around them.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Map, Number, Value as Json};
 
 use super::rebuild;
-use super::value::{Heap, Node, Object, Value};
+use super::value::{Heap, Id, Node, Object, Value};
 use super::walk::{each_part, key_name, module_facts};
 use crate::format::facts::{Budget, LONGEST_LIST};
 
@@ -15,13 +15,16 @@ const DEEPEST: usize = 24;
 /// How many values are looked at: shared references could make endless facts out of a few bytes.
 const MOST_LOOKS: usize = 1 << 20;
 
+/// How often one container is looked into.
+const MOST_VISITS: usize = 4;
+
 /// The most facts of one container, so that one long table does not take the place of all others.
 const MOST_OF_ONE: usize = 1024;
 
 /// Returns the facts of a pickle as a tree; those nearest to the top first, where they are too many. Tensors, storages and
 /// bytes are left out, of lists they are `null`.
 pub(super) fn facts(heap: &Heap, root: Value) -> Option<Json> {
-    let mut tree = Tree { heap, found: Vec::new(), budget: Budget::new(), looks: 0 };
+    let mut tree = Tree { heap, found: Vec::new(), budget: Budget::new(), looks: 0, visits: HashMap::new() };
     let mut queue = VecDeque::new();
     match tree.seen(root) {
         Seen::Container(root) => {
@@ -60,6 +63,8 @@ struct Tree<'a> {
     found: Vec<Fact>,
     budget: Budget,
     looks: usize,
+    /// How often each container was looked into.
+    visits: HashMap<Id, usize>,
 }
 
 impl Tree<'_> {
@@ -87,7 +92,7 @@ impl Tree<'_> {
                 Some(Node::Tuple(_) | Node::List(_) | Node::Set(_) | Node::Dict(_)) => {
                     return Seen::Container(value);
                 }
-                Some(Node::Persistent(_)) | None => return Seen::Nothing,
+                Some(Node::Persistent(_) | Node::Long { .. }) | None => return Seen::Nothing,
             },
         };
         Seen::Fact(fact)
@@ -140,6 +145,7 @@ impl Tree<'_> {
             // The state of an optimizer is one entry for each parameter.
             names.filter(|(name, _)| !(is_optimizer && name == "state")).collect()
         };
+        let had_parts = !parts.is_empty();
         let (mut map, mut list, mut count) = (Vec::new(), Vec::new(), 0);
         for (name, part) in parts {
             let fact = match self.seen(part) {
@@ -150,6 +156,14 @@ impl Tree<'_> {
             };
             let text = if let Fact::Leaf(Json::String(text)) = &fact { text.len() } else { 0 };
             let is_container = matches!(fact, Fact::Gone);
+            // A container that stands in many places is told in the first of them.
+            if is_container && let Value::Node(id) = part {
+                let visits = self.visits.entry(id).or_default();
+                *visits += 1;
+                if *visits > MOST_VISITS {
+                    continue;
+                }
+            }
             // Containers of tensors alone are no facts, so that they are not counted.
             if !is_container && (count >= MOST_OF_ONE || !self.budget.take(name.len() + text)) {
                 if is_list {
@@ -169,6 +183,9 @@ impl Tree<'_> {
                 map.push((name, inner));
             }
         }
+        if had_parts && list.is_empty() && map.is_empty() {
+            return;
+        }
         let is_list = is_list && self.heap.entries(value).is_none();
         self.found[place] = if is_list { Fact::List(list) } else { Fact::Map(map) };
     }
@@ -184,12 +201,9 @@ impl Tree<'_> {
                 (!map.is_empty() || entries.is_empty()).then_some(Json::Object(map))
             }
             Fact::List(items) => {
-                let is_fact = |&inner: &usize| match &self.found[inner] {
-                    Fact::Leaf(Json::Null) => false,
-                    _ => self.json(inner).is_some(),
-                };
-                let has_facts = items.is_empty() || items.iter().any(is_fact);
-                has_facts.then(|| items.iter().map(|inner| self.json(*inner).unwrap_or(Json::Null)).collect())
+                let json: Vec<Option<Json>> = items.iter().map(|inner| self.json(*inner)).collect();
+                let has_facts = json.is_empty() || json.iter().flatten().any(|json| *json != Json::Null);
+                has_facts.then(|| json.into_iter().map(Option::unwrap_or_default).collect())
             }
         }
     }

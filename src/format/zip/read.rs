@@ -34,6 +34,8 @@ pub(in crate::format) struct Entry {
     pub(in crate::format) size: u64,
     /// Whether it is compressed; its bytes lie in the file as they are otherwise.
     pub(in crate::format) deflated: bool,
+    /// The method by which it is compressed, where that is none that is read.
+    pub(in crate::format) unread: Option<String>,
     /// The CRC-32 of the bytes that it has.
     pub(in crate::format) crc: u32,
 }
@@ -44,7 +46,7 @@ pub(in crate::format) struct Entry {
 ///
 /// # Errors
 /// Returns `format/zip` for everything that is wrong: no directory, counts and sizes beyond the file, an encrypted entry,
-/// an archive of several disks, a method other than "stored" and "deflated", a name that stands twice, local headers that
+/// an archive of several disks, a name that stands twice, local headers that
 /// say something else than the directory, and entries that overlap.
 pub(in crate::format) fn entries(file: &Arc<OpenFile>) -> Result<Vec<Entry>, Errors> {
     let directory = directory(file)?;
@@ -107,8 +109,11 @@ pub(in crate::format) fn comment(file: &Arc<OpenFile>) -> Result<Vec<u8>, Errors
 /// directory says.
 pub(in crate::format) fn reader(file: &Arc<OpenFile>, entry: &Entry) -> EntryReader {
     let range = file.range(entry.start, entry.stored);
-    let inner: Box<dyn Read + Send> =
-        if entry.deflated { Box::new(DeflateDecoder::new(range)) } else { Box::new(range) };
+    let inner: Box<dyn Read + Send> = match &entry.unread {
+        Some(method) => Box::new(Unread(method.clone())),
+        None if entry.deflated => Box::new(DeflateDecoder::new(range)),
+        None => Box::new(range),
+    };
     EntryReader {
         inner,
         left: entry.size,
@@ -140,6 +145,16 @@ pub(in crate::format) fn bytes(file: &Arc<OpenFile>, entry: &Entry, limit: u64) 
     extract(file, entry, &mut bytes)
         .map_err(|error| fail(file, format!("cannot read the entry `{}`: {error}", shown(&entry.name))))?;
     Ok(bytes)
+}
+
+/// Stands for the bytes of an entry that is compressed by that method.
+struct Unread(String);
+
+impl Read for Unread {
+    fn read(&mut self, _buffer: &mut [u8]) -> io::Result<usize> {
+        let message = format!("it is compressed with {}; stored and deflated entries are read", self.0);
+        Err(io::Error::new(io::ErrorKind::InvalidData, message))
+    }
 }
 
 /// An entry's bytes as they are when nothing is compressed.
@@ -324,14 +339,10 @@ fn entry(
         let diagnostic = damaged("is another in the directory than in its local header".to_owned());
         return Err(Box::new(diagnostic.expected(said(central)).found(said(&local))));
     }
-    let deflated = match central.method {
-        0 => false,
-        8 => true,
-        other => {
-            let method = method_name(other);
-            let expected = "stored or deflated entries";
-            return Err(Box::new(wrong(format!("is compressed with {method}")).expected(expected)));
-        }
+    let (deflated, unread) = match central.method {
+        0 => (false, None),
+        8 => (true, None),
+        other => (true, Some(method_name(other))),
     };
     let end = start.checked_add(central.stored).filter(|&end| end <= limit);
     let Some(end) = end else {
@@ -341,13 +352,14 @@ fn entry(
         )));
     };
     let possible = if deflated { central.stored.saturating_mul(DEFLATE_RATIO) } else { central.stored };
-    if central.size > possible || (!deflated && central.size != central.stored) {
+    if unread.is_none() && central.size > possible || (!deflated && central.size != central.stored) {
         let (size, stored) = (central.size, central.stored);
         return Err(damaged(format!(
             "would have {size} bytes in {stored} bytes of the file, which is not possible"
         )));
     }
-    let entry = Entry { name, start, stored: central.stored, size: central.size, deflated, crc: central.crc };
+    let (stored, size, crc) = (central.stored, central.size, central.crc);
+    let entry = Entry { name, start, stored, size, deflated, unread, crc };
     Ok(((central.local, end), entry))
 }
 
@@ -608,8 +620,6 @@ mod tests {
         let bomb = Made { size: 10_000, ..deflated("archive/data/0", &[0; 5]) };
         refused(&archive(&[bomb]), "which is not possible");
         refused(&archive(&[Made { size: 4, ..pickle.clone() }]), "which is not possible");
-        refused(&archive(&[Made { method: 12, ..pickle.clone() }]), "bzip2 (method 12)");
-        refused(&archive(&[Made { method: 77, ..pickle.clone() }]), "method 77");
         for other in [
             Made { name: b"archive/data.pkL".to_vec(), ..pickle.clone() },
             Made { crc: 1, ..pickle.clone() },
@@ -730,7 +740,7 @@ mod tests {
 
     #[test]
     fn many_wrong_entries_are_not_all_told() {
-        let all: Vec<Made> = (0..1000).map(|n| Made { method: 99, ..stored(&n.to_string(), b"1") }).collect();
+        let all: Vec<Made> = (0..1000).map(|n| Made { size: 4, ..stored(&n.to_string(), b"1") }).collect();
         let errors = read(&archive(&all)).expect_err("refused");
         assert_eq!(errors.diagnostics().len(), MOST_WRONG);
         assert_eq!(errors.diagnostics()[0].file.as_deref().and_then(Path::file_name), Some("a.zip".as_ref()));

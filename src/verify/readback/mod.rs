@@ -212,6 +212,10 @@ pub fn read_back(
                 .push(Difference { target, ..Difference::new("nothing in the source gives this tensor") });
         }
     }
+    for (key, reason) in &target.catalog().unread {
+        let target = Some(key.clone());
+        result.differences.push(Difference { target, ..Difference::new(reason.message.clone()) });
+    }
     let mapping = selection.mapping();
     let near = side(Naive { mapping, layout: target_layout }, target, targets);
     let far = side(
