@@ -128,9 +128,12 @@ pub(super) fn structures(
     Ok(Structure { metadata, facts, ordered, leaves })
 }
 
+/// What the root's attributes say: the metadata, the facts, and whether they name its layers.
+type Attributes = (BTreeMap<String, String>, Option<Value>, bool);
+
 /// Returns the texts among the root's attributes, as metadata and as facts, and whether it names its layers. What describes a whole Keras model
 /// (its classes, its optimizer) does not belong to weights and is no metadata.
-fn attributes(root: &Group) -> Result<(BTreeMap<String, String>, Option<Value>, bool), String> {
+fn attributes(root: &Group) -> Result<Attributes, String> {
     let all = root.attrs().map_err(|error| said(&error))?;
     let ordered = all.contains_key(LAYER_NAMES) || all.contains_key(&numbered(LAYER_NAMES, 0));
     let listed = |name: &str| name.starts_with(LAYER_NAMES) || name.starts_with(super::WEIGHT_NAMES);
