@@ -306,6 +306,15 @@ with create("links_latest.h5", NEW) as file:
     link_tree(file, "links_other.h5")
 put("links_latest.h5", truth("links_latest.h5"))
 
+with h5py.File("links.h5", "w") as file:
+    file["attn/q/kernel"] = floats(3, 5)
+    file["attn/q/bias"] = floats(5)
+    file["attn/copy"] = h5py.SoftLink("q")
+    file["attn/k"] = h5py.SoftLink("/attn/q/kernel")
+    for number in range(30):
+        file[f"m/x{number:02}"] = h5py.SoftLink("/attn/q/bias")
+put("links.h5", truth("links.h5"))
+
 with h5py.File("links_nowhere.h5", "w") as file:
     file["w"] = floats(2)
     file["soft"] = h5py.SoftLink("/none")
