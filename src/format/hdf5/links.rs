@@ -43,7 +43,9 @@ pub(super) fn links(source: &Structures, superblock: &Superblock) -> Result<Vec<
     };
     let mut found = Vec::new();
     let mut count = 0_usize;
-    let mut open = vec![(Vec::<String>::new(), superblock.root_group_address)];
+    // The crate has added the base to it already.
+    let root = superblock.root_group_address.saturating_sub(reader.base);
+    let mut open = vec![(Vec::<String>::new(), root)];
     while let Some((path, address)) = open.pop() {
         for (name, entry) in reader.group(address)? {
             count += 1;
