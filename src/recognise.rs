@@ -80,7 +80,13 @@ pub fn recognise(
     };
     let fits = |found: &Recognised| found.candidates.iter().any(Candidate::fits);
     let opened = open(source, &options.open).and_then(look);
-    if !source.is_dir() || opened.as_ref().is_ok_and(fits) {
+    // A checkpoint that is not whole, or of a format that is not read, is no set of files either.
+    let is_set = |errors: &Errors| {
+        let codes = ["format/ambiguous-folder", "format/duplicate-key"];
+        errors.diagnostics().iter().all(|diagnostic| codes.contains(&diagnostic.code))
+    };
+    let is_refused = opened.as_ref().is_err_and(|errors| !is_set(errors));
+    if !source.is_dir() || is_refused || opened.as_ref().is_ok_and(fits) {
         return opened;
     }
     let set = files_of(source, &options.open).unwrap_or_default();

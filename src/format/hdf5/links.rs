@@ -17,6 +17,8 @@ pub(super) struct Link {
     pub(super) path: Vec<String>,
     /// Where it leads.
     pub(super) target: Target,
+    /// Of a soft link in a group of the old kind: where the address of an object would stand, from the start of the file.
+    pub(super) place: Option<u64>,
 }
 
 /// Where a link leads.
@@ -41,18 +43,22 @@ pub(super) fn links(source: &Structures, superblock: &Superblock) -> Result<Vec<
     };
     let mut found = Vec::new();
     let mut count = 0_usize;
-    let mut open = vec![(Vec::<String>::new(), superblock.root_group_address)];
+    // The crate has added the base to it already.
+    let root = superblock.root_group_address.saturating_sub(reader.base);
+    let mut open = vec![(Vec::<String>::new(), root)];
     while let Some((path, address)) = open.pop() {
         for (name, entry) in reader.group(address)? {
             count += 1;
             if count > MOST || path.len() >= DEEPEST {
-                return Err(format!("more than {MOST} links, or groups more than {DEEPEST} deep"));
+                return Err(format!(
+                    "groups stand in groups more than {DEEPEST} deep, or more than {MOST} links; does one contain itself?"
+                ));
             }
             let mut path = path.clone();
             path.push(name);
             match entry {
                 Entry::Hard(address) => open.push((path, address)),
-                Entry::To(target) => found.push(Link { path, target }),
+                Entry::To(target, place) => found.push(Link { path, target, place }),
             }
         }
     }
@@ -65,7 +71,7 @@ enum Entry {
     /// An object, by the address of its header.
     Hard(u64),
     /// A link.
-    To(Target),
+    To(Target, Option<u64>),
 }
 
 /// Reads the structures; addresses in them count from the base.
@@ -228,14 +234,14 @@ impl Reader<'_> {
             0 => Entry::Hard(fields.number(self.offsets)?),
             1 => {
                 let length = fields.number(2)? as usize;
-                Entry::To(Target::Soft(text(fields.take(length)?)))
+                Entry::To(Target::Soft(text(fields.take(length)?)), None)
             }
             64 => {
                 let length = fields.number(2)? as usize;
                 let value = fields.take(length)?.get(1..).unwrap_or_default();
                 let file = value.split(|byte| *byte == 0).next().unwrap_or_default();
                 let object = value.get(file.len() + 1..).unwrap_or_default();
-                Entry::To(Target::External(text(file), text(object)))
+                Entry::To(Target::External(text(file), text(object)), None)
             }
             other => return Err(format!("the link `{name}` is of the kind {other}, which is not known")),
         };
@@ -274,14 +280,19 @@ impl Reader<'_> {
             let width = 2 * self.offsets as u64 + 24;
             let body = self.bytes(address + 8, count * width)?;
             let mut fields = Bytes(&body);
-            for _ in 0..count {
+            for number in 0..count {
+                // Behind the head, in each entry behind the place of its name.
+                let place = self.base + address + 8 + number * width + self.offsets as u64;
                 let (link, object) = (fields.number(self.offsets)?, fields.number(self.offsets)?);
                 let kind = fields.number(4)?;
                 fields.take(4)?;
                 let value = fields.number(4)?;
                 fields.take(12)?;
-                let entry =
-                    if kind == 2 { Entry::To(Target::Soft(name(value))) } else { Entry::Hard(object) };
+                let entry = if kind == 2 {
+                    Entry::To(Target::Soft(name(value)), Some(place))
+                } else {
+                    Entry::Hard(object)
+                };
                 out.push((name(link), entry));
             }
             return Ok(());

@@ -122,8 +122,11 @@ pub(super) fn structures(
     let hdf5 = hdf5.map_err(|error| said(&error))?;
     let root = hdf5.root();
     let (metadata, facts, ordered) = attributes(&root)?;
+    let superblock = hdf5.superblock();
+    let links = links(&Structures(Arc::clone(region)), superblock)?;
+    let places = links.iter().filter_map(|link| link.place).collect();
+    region.hide(places, superblock.base_address.get(), usize::from(superblock.offset_size));
     let mut leaves = walk(root, region, others.options)?;
-    let links = links(&Structures(Arc::clone(region)), hdf5.superblock())?;
     others.follow(path, &links, &mut leaves)?;
     Ok(Structure { metadata, facts, ordered, leaves })
 }

@@ -272,8 +272,8 @@ with h5py.File("circle.h5", "w") as file:
     group["w"] = floats(2)
     group["a"] = group
 
-# Links: soft and external ones in old and new groups, a new group with so many that a heap holds them, and what leads
-# nowhere. `links_other.h5` is what the external ones lead to.
+# Links: soft and external ones, a group with so many that a heap holds them, and what leads nowhere. `links_other.h5` is
+# what the external ones lead to.
 
 
 def link_tree(file, other):
@@ -298,14 +298,22 @@ def truth(name):
         return dict(inside(file, []))
 
 
-with h5py.File("links_other.h5", "w") as file:
+with create("links_other.h5", NEW) as file:
     file["w"] = floats(4, 2)
     file["group/a"] = floats(2)
     file["group/b"] = h5py.SoftLink("/w")
-for name, version in (("links.h5", OLD), ("links_latest.h5", NEW)):
-    with create(name, version) as file:
-        link_tree(file, "links_other.h5")
-    put(name, truth(name))
+with create("links_latest.h5", NEW) as file:
+    link_tree(file, "links_other.h5")
+put("links_latest.h5", truth("links_latest.h5"))
+
+with h5py.File("links.h5", "w") as file:
+    file["attn/q/kernel"] = floats(3, 5)
+    file["attn/q/bias"] = floats(5)
+    file["attn/copy"] = h5py.SoftLink("q")
+    file["attn/k"] = h5py.SoftLink("/attn/q/kernel")
+    for number in range(30):
+        file[f"m/x{number:02}"] = h5py.SoftLink("/attn/q/bias")
+put("links.h5", truth("links.h5"))
 
 with h5py.File("links_nowhere.h5", "w") as file:
     file["w"] = floats(2)
@@ -318,7 +326,6 @@ with h5py.File("links_nowhere.h5", "w") as file:
 for size in (512, 4096):
     with h5py.File(f"userblock_{size}.h5", "w", userblock_size=size) as file:
         file["a/w"] = floats(3, 5)
-        file["a/soft"] = h5py.SoftLink("w")
         file.create_dataset("chunked", data=floats(7, 5), chunks=(3, 2), compression="gzip")
     with open(f"userblock_{size}.h5", "r+b") as file:
         file.write(b"MATLAB 7.3 MAT-file")
