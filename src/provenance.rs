@@ -9,7 +9,8 @@
 //!
 //! let config = serde_json::json!({ "model_type": "llava", "text_config": { "num_attention_heads": 6 } });
 //! let provenance = Provenance::from(Document::config("config.json", config));
-//! let facts = provenance.within(None, &["text_config".to_owned(), ".".to_owned()]);
+//! let parts = ["text_config".to_owned(), ".".to_owned()];
+//! let facts = provenance.within(None, &parts);
 //! let heads = facts.get("num_attention_heads").expect("it is told");
 //! assert_eq!(heads.place(), "config.json `text_config.num_attention_heads`");
 //! ```

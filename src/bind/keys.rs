@@ -1,13 +1,15 @@
 //! Every stored tensor to its rule.
 
 use globset::GlobSet;
+use std::collections::BTreeSet;
+
 use indexmap::IndexMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::attachment::{Attached, Owners};
 use super::options::{Allow, BindOptions, Tied};
-use super::pair::Pair;
+use super::pair::{Pair, ParamId};
 use super::{DropReason, Dropped};
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, nearest};
@@ -211,11 +213,16 @@ impl Keys {
 }
 
 /// Returns the paths that the target captures for a source rule's parameters and the source does not, each as the
-/// target says that it is.
+/// target says that it is. A parameter that the target has no tensor for is in the module of those beside it.
 fn uncaptured(pair: &Pair<'_>, rule: usize) -> Paths {
     let captured: Vec<&str> = pair.source.rules[rule].template.paths().collect();
-    let params = pair.source_rules[rule].params.iter();
-    let wanted = params.flat_map(|&param| pair.paths_of(param)).filter(|path| !captured.contains(path));
+    let params = &pair.source_rules[rule].params;
+    let held = |param: &ParamId| pair.target_rules.iter().any(|rule| rule.params.contains(param));
+    let alone = !captured.is_empty() && !params.iter().all(held);
+    let beside = pair.target.paths.keys().filter(|_| alone).map(String::as_str);
+    let wanted: BTreeSet<&str> =
+        params.iter().flat_map(|&param| pair.paths_of(param)).chain(beside).collect();
+    let wanted = wanted.into_iter().filter(|path| !captured.contains(path));
     wanted.filter_map(|path| Some((path.into(), pair.target.paths.get(path)?.as_slice().into()))).collect()
 }
 

@@ -62,6 +62,12 @@ impl Modules {
         list.push(glob.compile_matcher());
     }
 
+    /// Returns the choice of all modules, which is one that was made.
+    pub fn all() -> Modules {
+        let every = Glob::new("*").map(|glob| glob.compile_matcher());
+        Modules { taken: every.into_iter().collect(), left: Vec::new() }
+    }
+
     /// Returns whether nothing was asked.
     pub fn is_empty(&self) -> bool {
         self.taken.is_empty() && self.left.is_empty()

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::model::{Model, Place, Tensor};
 use super::setting::Setting;
-use crate::bind::{BindOptions, bind};
+use crate::bind::{BindOptions, Modules, bind};
 use crate::catalog::{Catalog, TensorMeta};
 use crate::convert::random::{MemoryWeights, in_memory};
 use crate::diag::{Diagnostic, Errors, Severity};
@@ -99,8 +99,13 @@ pub(super) fn convert(setting: &Setting<'_>) -> Result<[Checkpoint; 2], Failure>
         source.tensors.iter().enumerate().map(|(at, stored)| stored.tensor.meta(at)).collect();
     let files = metas.iter().map(|meta| (meta.key.clone().into(), meta.bytes())).collect();
     let catalog = Catalog::new(format!("a model in the layout `{}`", from.name).into(), files, metas);
-    let options =
-        BindOptions { axes: setting.told(), provenance: setting.provenance(), ..BindOptions::default() };
+    let options = BindOptions {
+        axes: setting.told(),
+        provenance: setting.provenance(),
+        // What a rule does to one module it does to all.
+        modules: Modules::all(),
+        ..BindOptions::default()
+    };
     let bound = bind(setting.mapping, from, to, &catalog, &options)?;
     let plan = build(&bound, &catalog, &options)?;
     prove(&plan, &catalog)?;

@@ -71,7 +71,6 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("a comma forgotten", "\"family\": \"tiny\",\n", "\"family\": \"tiny\"\n"),
     ("two commas", r#""family": "tiny","#, r#""family": "tiny",,"#),
     ("two commas in a list", r#""anchors": ["q.weight"]"#, r#""anchors": ["q.weight",, "k.weight"]"#),
-    ("a byte order mark", "{\n  \"format\": 1,", "\u{feff}{\n  \"format\": 1,"),
     ("a comment", r#""format": 1,"#, r#""format": 1, // the version"#),
     ("a word of Python", r#""causal": true"#, r#""causal": True"#),
     ("quotes forgotten around a name", r#""about": "one tensor each""#, r#"about: "one tensor each""#),

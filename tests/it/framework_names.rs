@@ -43,7 +43,10 @@ fn attention_has_the_names_that_tensorflow_writes() {
         let source = oracles.join(source).display().to_string();
         let layout = format!("attention/{layout}");
         let convert = |from: &str, to: &str, source: &str, target: &str| {
-            folder.run(&["--from", from, "--to", to, "--axis", "h=3", source, target]).ok()
+            // An optimizer's state does not go with weights that are rearranged.
+            folder
+                .run(&["--from", from, "--to", to, "--axis", "h=3", "--drop", "*/adam_?", source, target])
+                .ok()
         };
         convert(&layout, &layout, &source, "as_it_is.safetensors");
         let run = convert(&layout, "attention/bert", &source, "torch.safetensors");

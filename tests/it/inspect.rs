@@ -528,7 +528,9 @@ fn several_layouts_that_fit_are_a_question() {
     let folder = Folder::new();
     let text = mapping(
         "two",
-        serde_json::json!({ "h": "heads", "d": "size", "e": "width" }),
+        serde_json::json!({
+            "h": { "role": "query heads" }, "d": { "role": "head size" }, "e": "width",
+        }),
         serde_json::json!({ "q": "h d e", "k": "h d e" }),
         serde_json::json!({
             "blocks": { "tensors": { "qk": "(q: h d + k: h d) e" } },

@@ -516,6 +516,8 @@ fn no_alarm_where_nothing_is_attached() {
 /// tables where the target has another rotary order, and biases for which these layouts have no rule.
 const ATTACHED: &[(&str, &str)] = &[
     ("attention/", "_norm.weight"),
+    ("attention/tf", "/adam_m"),
+    ("attention/tf", "/adam_v"),
     ("attention/timm", "ln_k.weight"),
     ("attention/timm", "ln_q.weight"),
     ("attention/timm", "_norm.scale"),

@@ -652,7 +652,8 @@ fn template(text: &str) -> Template {
 /// A template's text and captures that fit it: a path, and indices between fixed words.
 fn named() -> impl Strategy<Value = (String, Captures)> {
     let word = "[a-z][a-z0-9_]{0,5}";
-    let segments = prop::collection::vec("[a-z0-9_]{1,4}", 0..4);
+    // A dot between two `_` parts no segments: TensorFlow's `layer_._0` is one.
+    let segments = prop::collection::vec("[a-z0-9_]{0,3}[a-z0-9]", 0..4);
     let pieces = prop::collection::vec((word, prop::option::of((0_u64..5, 0_usize..4))), 1..4);
     let separator = prop::sample::select(vec!['.', '/']);
     (segments, pieces, separator, 0_u64..2_000, any::<bool>()).prop_map(

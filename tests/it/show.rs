@@ -67,7 +67,8 @@ fn every_layout_is_explained() {
                 assert!(all.contains(&template.to_string()), "{place}: ignored {template}");
             }
             // Whatever has several heads is drawn.
-            let heads = |param: &str| mapping.head_axis(param).is_some();
+            let several = |axis: &str| mapping.axes[axis].size != Some(1);
+            let heads = |param: &str| mapping.head_axis(param).is_some_and(several);
             let in_shape = |rule: &qkvconv::mapping::Rule| {
                 rule.expr.params().iter().any(|param| {
                     heads(param) && !rule.template.axes().any(|axis| mapping.head_axis(param) == Some(axis))

@@ -686,7 +686,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     mutant(
         "bf16 bits said to be f16",
         TO_MEGATRON.dtype("BF16"),
-        Both,
+        // Another type is told as such; attention is not computed from it.
+        ReadBack,
         Stored(|t| of(t, 1, "linear_qkv.weight").dtype = "F16".into()),
     ),
     mutant(
