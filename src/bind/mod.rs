@@ -13,6 +13,7 @@ mod given;
 mod keys;
 mod left_behind;
 mod lower;
+mod names;
 mod needed;
 mod only;
 mod options;
@@ -24,9 +25,10 @@ mod target;
 mod ties;
 mod trace;
 mod unknowns;
+mod unmatched;
 
-pub(crate) use keys::names_for_rules;
 pub use lower::{Block, Content, Coordinate, Digit};
+pub(crate) use names::names_for_rules;
 pub use options::{Allow, BindOptions, Modules, Tied};
 
 use std::cell::RefCell;
