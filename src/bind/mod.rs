@@ -7,6 +7,7 @@ mod casts;
 mod classes;
 mod counts;
 mod explain;
+mod finish;
 mod fits;
 mod gaps;
 mod given;
