@@ -8,6 +8,7 @@ pub mod builtin;
 mod check;
 mod cover;
 mod fields;
+mod fields_choices;
 mod fields_forward;
 pub mod forward;
 mod inherit;

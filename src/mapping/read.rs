@@ -6,9 +6,8 @@ use std::sync::{Arc, OnceLock};
 use indexmap::IndexMap;
 
 use super::arith::Formula;
-use super::fields::{
-    ABSENT, AXIS, AXIS_ROLES, COMPUTED, CONFIG, LAYOUT, PARAM, PARAM_ROLES, PER, RULE, TOP, UNMAPPED, VALUES,
-};
+use super::fields::{AXIS, COMPUTED, CONFIG, LAYOUT, PARAM, RULE, TOP};
+use super::fields_choices::{ABSENT, AXIS_ROLES, PARAM_ROLES, PER, UNMAPPED, VALUES};
 use super::inherit::inherited;
 use super::json::{Fields, Json, Kind, parse};
 use super::key::Template;
