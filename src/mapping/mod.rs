@@ -18,6 +18,8 @@ pub mod names;
 mod pattern;
 mod read;
 mod read_forward;
+mod read_layout;
+mod read_param;
 mod recover;
 pub mod role;
 pub mod roles;
