@@ -38,6 +38,7 @@ pub(super) fn condition_of_rule(layout: &Layout, rule: usize, facts: &Facts<'_>)
         .help("choose the layout that fits the config, or correct the config")
 }
 
+/// Says that no tensor has the name of a rule, and what is nearest to the names that there are.
 pub(super) fn nothing_matched(
     mapping: &Mapping,
     layout: &Layout,
@@ -103,6 +104,7 @@ fn nearest_pair<'a>(layout: &'a Layout, names: &[&'a String]) -> Option<(&'a str
     })
 }
 
+/// Returns the template whose names are nearest to a name.
 pub(super) fn nearest_rule<'a>(layout: &'a Layout, name: &str) -> Option<&'a Template> {
     let shapes: FxHashMap<String, &Template> =
         layout.rules.iter().map(|rule| (print_as(&rule.template, name), &rule.template)).collect();
@@ -126,6 +128,7 @@ pub(super) fn unmatched_attachment(
         .help(kind.help())
 }
 
+/// Says that a tensor has no rule, and which rule is nearest to its name.
 pub(super) fn unmatched_tensor(
     layout: &Layout,
     catalog: &Catalog,
