@@ -7,12 +7,14 @@ mod casts;
 mod classes;
 mod counts;
 mod explain;
+mod finish;
 mod fits;
 mod gaps;
 mod given;
 mod keys;
 mod left_behind;
 mod lower;
+mod names;
 mod needed;
 mod only;
 mod options;
@@ -24,9 +26,10 @@ mod target;
 mod ties;
 mod trace;
 mod unknowns;
+mod unmatched;
 
-pub(crate) use keys::names_for_rules;
 pub use lower::{Block, Content, Coordinate, Digit};
+pub(crate) use names::names_for_rules;
 pub use options::{Allow, BindOptions, Modules, Tied};
 
 use std::cell::RefCell;
@@ -257,6 +260,9 @@ impl Instances {
     }
 }
 
+/// What a message says is there instead of a missing tensor, and what it is to the weight if it belongs to one.
+type Near = (String, Option<attachment::Attachment>);
+
 /// What the stages of binding share.
 struct Binding<'a> {
     catalog: &'a Catalog,
@@ -265,8 +271,8 @@ struct Binding<'a> {
     keys: keys::Keys,
     instances: Instances,
     held: Vec<Held>,
-    /// For a parameter that is missing: what is there instead, and how that belongs to it.
-    near: RefCell<FxHashMap<ParamId, Option<(String, Option<attachment::Attachment>)>>>,
+    /// What is there instead of a missing parameter's tensors, if anything is.
+    near: RefCell<FxHashMap<ParamId, Option<Near>>>,
 }
 
 /// Binds a checkpoint to a source layout and derives the target layout's tensors.

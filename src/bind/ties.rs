@@ -5,7 +5,7 @@
 //! tensor for is read as the other, so that the two must be equal. Either way a rule's label is exchanged before anything
 //! is bound, and all that follows, the proof and the reading back included, sees one parameter with two tensors.
 
-use super::keys::names_for_rules;
+use super::names::names_for_rules;
 use super::needed::reason;
 use super::options::{Allow, BindOptions};
 use crate::catalog::Catalog;

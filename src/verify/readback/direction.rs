@@ -39,7 +39,7 @@ pub(super) struct Side<'a> {
     pub(super) tensors: Vec<Tensor<'a>>,
     pub(super) by_name: FxHashMap<(usize, Captures), usize>,
     /// The rules that hold each parameter.
-    rules_of: FxHashMap<&'a str, Vec<usize>>,
+    pub(super) rules_of: FxHashMap<&'a str, Vec<usize>>,
 }
 
 impl Side<'_> {
@@ -47,9 +47,6 @@ impl Side<'_> {
         self.reader.catalog()
     }
 }
-
-/// A label, as [`Found::label`] has it, and the indices of an axis under it.
-type Labelled = (Option<Option<String>>, Vec<u64>);
 
 /// A tensor's bytes in its file.
 pub(super) struct FileBytes<'a> {
@@ -62,6 +59,7 @@ impl Bytes for FileBytes<'_> {
         self.reader.read_exact_at(self.file, offset, buffer)
     }
 }
+
 pub(super) fn side<'a>(naive: Naive<'a>, reader: &'a dyn Reader, tensors: Vec<Tensor<'a>>) -> Side<'a> {
     let by_name = tensors
         .iter()
@@ -124,7 +122,7 @@ impl<'a> Direction<'a> {
         Ok((joined(&shares, parts), visited))
     }
 
-    fn meta(&self, at: usize) -> &'a TensorMeta {
+    pub(super) fn meta(&self, at: usize) -> &'a TensorMeta {
         &self.near.catalog().tensors[self.near.tensors[at].index]
     }
 
@@ -357,90 +355,6 @@ impl<'a> Direction<'a> {
         let axes = &self.near.naive.mapping.params.get(param)?.axes;
         Some(axes.iter().filter_map(|axis| Some((axis.clone(), *declared.get(axis)?))).collect())
     }
-
-    /// What no parameter of the other side holds must be zeros: padding, the rest of a block diagonal, a part that
-    /// zeros stand for. Read whole, every element that is not among the parameters' counted.
-    fn zeros(
-        &self,
-        at: usize,
-        tensor: &Tensor<'_>,
-        scratch: &mut Scratch,
-        outcome: &mut TensorOutcome,
-    ) -> Result<(), Errors> {
-        let stored = self.meta(at);
-        let rule = &self.near.naive.layout.rules[tensor.reading.rule];
-        let sizes = Ids { all: &tensor.sizes, far: &[] };
-        let of = |name: &str| sizes.sizes(name);
-        let reading = Sizes { outer: sizes.outer(), of: &of };
-        let current = outer_sizes(rule.expr.label.as_ref(), &sizes);
-        let held = |param: &str| {
-            tensor.present.iter().any(|other| other == param) && self.far.rules_of.contains_key(param)
-        };
-        // Per axis: the indices by label.
-        let mut axes: Vec<Vec<Labelled>> = Vec::new();
-        for dim in &rule.expr.dims {
-            let mut groups: Vec<Labelled> = Vec::new();
-            for index in 0..reading.length(dim, current).unwrap_or(0) {
-                let mut found = Found::default();
-                let Some(()) = reading.decode(dim, index, current, &mut found) else { continue };
-                match groups.iter_mut().find(|(label, _)| *label == found.label) {
-                    Some((_, indices)) => indices.push(index),
-                    None => groups.push((found.label, vec![index])),
-                }
-            }
-            axes.push(groups);
-        }
-        let whole = rule.expr.label.as_ref().map(|label| label.param.clone());
-        let mut picks = vec![0; axes.len()];
-        loop {
-            let chosen: Vec<&Labelled> =
-                picks.iter().zip(&axes).filter_map(|(pick, groups)| groups.get(*pick)).collect();
-            if chosen.len() < axes.len() {
-                return Ok(());
-            }
-            let mut labels: Vec<Option<String>> =
-                chosen.iter().filter_map(|(label, _)| label.clone()).collect();
-            labels.extend(whole.clone());
-            labels.sort();
-            labels.dedup();
-            let param = match &labels[..] {
-                [Some(param)] => held(param),
-                _ => false,
-            };
-            // Padding that the target leaves out may hold anything that the caller allowed; the binding checked that.
-            let skipped = !self.from_target && labels.contains(&None);
-            if !param && !skipped {
-                let dims: Vec<Offsets> = chosen
-                    .iter()
-                    .zip(&stored.strides)
-                    .map(|((_, indices), stride)| indices.iter().map(|index| (index * stride, 0)).collect())
-                    .collect();
-                let elements = dims.iter().map(|dim| dim.len() as u64).product();
-                if let Some(share) = outcome.pass(elements) {
-                    let bytes = FileBytes { reader: self.near.reader, file: stored.file };
-                    let near = Stored { bytes: &bytes, start: stored.offset, dtype: stored.dtype };
-                    let far = Stored { bytes: &Zeros, start: 0, dtype: stored.dtype };
-                    let found = compare(near, far, &dims, Agreement::Bits, &share.range, scratch)
-                        .map_err(|error| Errors::from(system(&error, &stored.key)))?;
-                    outcome.elements += found.elements;
-                    if let Some((offset, _, bits, _)) = found.first {
-                        let mut difference = Difference::new("elements that must be zero are not");
-                        let index = stored.index_at(offset);
-                        (difference.count, difference.bits) = (found.differing, Some((bits, 0)));
-                        if self.from_target {
-                            (difference.target, difference.target_index) = (Some(stored.key.clone()), index);
-                        } else {
-                            (difference.source, difference.source_index) = (Some(stored.key.clone()), index);
-                        }
-                        outcome.differences.push((share.before, difference));
-                    }
-                }
-            }
-            if !advance(&mut picks, |axis| axes[axis].len()) {
-                return Ok(());
-            }
-        }
-    }
 }
 
 /// The elements that one choice of classes gives.
@@ -481,16 +395,6 @@ impl Chosen<'_> {
             None => dims.push(vec![(0, start)]),
         }
         dims
-    }
-}
-
-/// Nothing but zeros.
-struct Zeros;
-
-impl Bytes for Zeros {
-    fn read(&self, _: u64, buffer: &mut [u8]) -> io::Result<()> {
-        buffer.fill(0);
-        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 mod direction;
 mod kept;
 mod share;
+mod zeros;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
