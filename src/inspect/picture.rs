@@ -38,7 +38,9 @@ pub fn draw(seen: &Seen<'_>, shape: &[u64], (most_rows, most_columns): (usize, u
     let grouped =
         seen.params().any(|param| group_words(mapping, seen.layout(), seen.expr(), sizes(param)).is_some());
     let (rows, columns) = match shape.split_last() {
-        Some((last, before)) => (before.iter().product::<u64>().max(1), *last),
+        // There is nothing to draw, however long the other axes are.
+        Some(_) if shape.contains(&0) => (0, 0),
+        Some((last, before)) => (before.iter().product(), *last),
         None => (1, 1),
     };
     let middle = |at: u64, cells: u64, size: u64| (2 * at + 1) * size / (2 * cells.max(1));
