@@ -171,7 +171,7 @@ pub(super) struct ConvertArgs {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(super) template: Option<PathBuf>,
 
-    /// Replace what is at the destination. Example: --force
+    /// Replace what is at the destination, and the file of --report. Example: --force
     #[arg(long, help_heading = "Output")]
     pub(super) force: bool,
 
@@ -220,6 +220,10 @@ pub(super) struct VerifyArgs {
     /// Example: --report report.json
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
+
+    /// Replace the file of --report. Example: --force
+    #[arg(long)]
+    pub(super) force: bool,
 
     /// Print errors alone. Example: --quiet
     #[arg(long, short)]

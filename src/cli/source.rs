@@ -129,7 +129,13 @@ pub(super) fn resolve(args: &LayoutArgs, source: &Path, config_file: &str) -> Re
     };
     let outside_links = args.allow.contains(&Allowed::OutsideLink);
     let open = open_options(&args.open, outside_links);
-    let options = ConvertOptions { open, bind, trust_layout: args.trust_layout, ..ConvertOptions::default() };
+    let options = ConvertOptions {
+        open,
+        bind,
+        trust_layout: args.trust_layout,
+        inputs: inputs(args, source, config_file),
+        ..ConvertOptions::default()
+    };
     errors.finish(options).map(|(options, _)| options)
 }
 
@@ -166,14 +172,7 @@ pub(super) fn config(
     config_file: &str,
     errors: &mut Collector,
 ) -> Option<Config> {
-    let folder = if source.is_dir() { source } else { source.parent()? };
-    let path = match named {
-        Some(path) => path.to_owned(),
-        None => {
-            let names = [config_file, "config.json", "params.json"];
-            names.iter().map(|name| folder.join(name)).find(|path| path.is_file())?
-        }
-    };
+    let path = config_path(named, source, config_file)?;
     match read_config(&path) {
         Ok(config) => Some(config),
         Err(error) => {
@@ -181,6 +180,20 @@ pub(super) fn config(
             None
         }
     }
+}
+
+/// Returns where the config lies, as [`config`] reads it.
+fn config_path(named: Option<&Path>, source: &Path, config_file: &str) -> Option<PathBuf> {
+    let folder = if source.is_dir() { source } else { source.parent()? };
+    let names = [config_file, "config.json", "params.json"];
+    let beside = || names.iter().map(|name| folder.join(name)).find(|path| path.is_file());
+    named.map(Path::to_owned).or_else(beside)
+}
+
+/// Returns what a run of these layouts reads beside the source.
+pub(super) fn inputs(args: &LayoutArgs, source: &Path, config_file: &str) -> Vec<PathBuf> {
+    let config = config_path(args.config.as_deref(), source, config_file);
+    args.files.mappings.iter().cloned().chain(config).collect()
 }
 
 fn read_config(path: &PathBuf) -> Result<Config, Diagnostic> {

@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use qkvconv::convert::{Conversion, Verify, open_as};
 use qkvconv::diag::Errors;
+use qkvconv::exec::publish::{Guard, Pending};
 use qkvconv::format::OpenOptions;
 use qkvconv::identity::Identity;
 use qkvconv::report::Outcome;
 
 use super::Exit;
 use super::args::VerifyArgs;
-use super::convert::{Verdict, end, say_checked, write_report};
+use super::convert::{Verdict, check_report, end, guard, open_report, say_checked, write_report};
 use super::progress::{Bar, catch_interrupts};
 use super::source::{limits, resolve, select_layouts};
 use super::ui::Ui;
@@ -19,11 +20,23 @@ use super::ui::Ui;
 /// Verifies.
 pub(super) fn run(ui: &Ui, args: &VerifyArgs) -> Exit {
     let (Some(source), Some(destination)) = (&args.source, &args.destination) else { return Exit::Usage };
-    let done = verify(ui, args, source, destination);
-    end(ui, args.report.as_deref(), done)
+    let mut guard = guard(&args.layouts, source);
+    guard.reads("the checkpoint that is verified", destination);
+    let mut report = match open_report(&mut guard, args.report.as_deref(), args.force) {
+        Ok(report) => report,
+        Err(errors) => return ui.fail(&errors),
+    };
+    let done = verify(ui, args, source, destination, (guard, &mut report));
+    end(ui, report, done)
 }
 
-fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Result<Verdict, Errors> {
+fn verify(
+    ui: &Ui,
+    args: &VerifyArgs,
+    source: &Path,
+    destination: &Path,
+    (mut guard, report): (Guard, &mut Option<Pending>),
+) -> Result<Verdict, Errors> {
     let start = Instant::now();
     let selection = select_layouts(ui, &args.layouts, source)?;
     let mut options = resolve(&args.layouts, source, selection.source().config_file())?;
@@ -34,6 +47,8 @@ fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Resu
         options.format = Some(target.format());
     }
     let conversion = Conversion::prepare(&selection, source, &options)?;
+    target.catalog().files.iter().for_each(|path| guard.reads("the checkpoint that is verified", path));
+    check_report(guard, &conversion, report)?;
     if let Some(identity) = Identity::read(&target.catalog().metadata)
         && !options.trust_layout
     {
@@ -47,7 +62,7 @@ fn verify(ui: &Ui, args: &VerifyArgs, source: &Path, destination: &Path) -> Resu
     bar.finish();
     let checked = result?;
     let outcome = Outcome { checked: Some(&checked), ..Outcome::default() };
-    write_report(args.report.as_deref(), &conversion, outcome, start)?;
+    write_report(report.take(), &conversion, outcome, start)?;
     let verdict = checked.verdict();
     if verdict.is_ok() {
         say_checked(ui, &checked);

@@ -44,6 +44,8 @@ pub struct ConvertOptions {
     pub max_shard_size: Option<u64>,
     /// A file in the output's format whose other content is taken over (`--template`).
     pub template: Option<PathBuf>,
+    /// What is read beside the source and is never written: mapping files, a config.
+    pub inputs: Vec<PathBuf>,
     /// Whether configs, vocabularies and the like go beside the output, which is a folder then.
     pub companions: bool,
     /// Whether finished files stay when the run does not come to its end, and those of an earlier run of the same
@@ -85,6 +87,8 @@ pub struct Conversion<'a> {
     pub trust_layout: bool,
     /// As [`ConvertOptions::resume`].
     pub resume: bool,
+    /// As [`ConvertOptions::inputs`], with the template.
+    pub inputs: Vec<PathBuf>,
 }
 
 impl std::fmt::Debug for Conversion<'_> {
@@ -232,6 +236,7 @@ impl<'a> Conversion<'a> {
             warnings,
             trust_layout,
             resume,
+            inputs: options.inputs.iter().chain(&options.template).cloned().collect(),
         })
     }
 
@@ -272,6 +277,7 @@ impl<'a> Conversion<'a> {
         let catalog = self.reader.catalog();
         let mut sources = catalog.files.clone();
         sources.push(catalog.path.clone());
+        sources.extend(self.inputs.iter().cloned());
         let fingerprint = self.resume.then(|| self.fingerprint());
         let mut staging =
             Staging::create(destination, &self.layout, &sources, publish, fingerprint.as_ref())?;

@@ -26,24 +26,29 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, escaped, is_unshowable};
 use crate::format::output::{OutputFile, OutputLayout};
 use crate::format::shards::{index_name, named_shards, single_name};
 use crate::format::{Format, shown};
 use crate::positioned::{read_exact_at, write_all_at};
 
 mod exchange;
+mod guard;
 mod in_place;
 mod kept;
 mod record;
 mod system;
 mod work;
 
+pub use guard::{Existing, Guard, Pending};
 use kept::Whole;
 pub use kept::{Fingerprint, Kept};
 use record::Record;
 pub use system::io_error;
-use system::{appeared, existing_folder, is_same, is_there, name_error, parent, put, sync_folder};
+use system::{
+    Stamp, appeared, existing_folder, is_same, is_there, keep_attributes, name_error, no_link, parent, put,
+    sync_folder,
+};
 use work::{Leave, Work};
 
 /// Where the output goes.
@@ -172,6 +177,9 @@ impl Staging {
             let help = "name a folder, or leave out `--max-shard-size`";
             return Err(Diagnostic::error("publish/sharded", message).file(path).help(help).into());
         }
+        check_name(destination.path())?;
+        let all = layout.files.iter().chain(&layout.companions);
+        all.map(|file| &file.name).try_for_each(|name| check_name(Path::new(name)))?;
         let (place, mut work) = open(destination)?;
         let mut out = Collector::default();
         let folder = match &place {
@@ -219,6 +227,10 @@ impl Staging {
             let file = OutputFile { name, pieces, size, checksums: Vec::new() };
             staging.index = Some(staging.stage(&file)?);
         }
+        if resume.is_some() {
+            let all = staging.files.iter().chain(&staging.companions).chain(&staging.index);
+            kept::remove_others(&staging.work, &all.map(|staged| &*staged.path).collect::<Vec<_>>())?;
+        }
         Ok(staging)
     }
 
@@ -255,9 +267,12 @@ impl Staging {
         for path in &touched {
             if let Some(source) = sources.iter().find(|source| is_same(path, source)) {
                 let message = if path == source {
-                    "a source file would be replaced or removed".to_owned()
+                    "a file that this run reads would be replaced or removed".to_owned()
                 } else {
-                    format!("it is the source file `{}` under another name", shown(&source.to_string_lossy()))
+                    format!(
+                        "it is `{}`, which this run reads, under another name",
+                        shown(&source.to_string_lossy())
+                    )
                 };
                 let diagnostic = Diagnostic::error("publish/over-source", message).file(path);
                 out.push(diagnostic.help("write to another folder"));
@@ -307,7 +322,12 @@ impl Staging {
         let name = target.file_name().unwrap_or_default();
         let path = self.work.new_folder().join(name);
         let whole = kept::whole(&self.work, &output.name, output.size);
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = match whole {
+            Some(_) => no_link().write(true).open(&path),
+            // What is there may be a link to a file of the destination.
+            None if is_there(&path) => fs::remove_file(&path).and_then(|()| create_new(&path)),
+            None => create_new(&path),
+        };
         let file = file.map_err(|error| io_error(&target, "create it", &error))?;
         let staged = Staged { file, path, size: output.size, target, whole };
         if staged.whole.is_none() {
@@ -345,7 +365,7 @@ impl Staging {
 
     /// Returns the files' temporary paths, for reading them back before they are published.
     pub fn temporary_paths(&self) -> Vec<PathBuf> {
-        self.files.iter().map(|staged| staged.path.clone()).collect()
+        self.files.iter().map(|staged| system::named(&staged.path)).collect()
     }
 
     /// Throws everything away, also what [`Staging::finished`] has recorded.
@@ -371,6 +391,9 @@ impl Staging {
         // Closed: Windows renames no folder with open files in it.
         let files = self.files.drain(..).chain(self.companions.drain(..)).chain(self.index.take());
         let placed: Vec<(PathBuf, PathBuf)> = files.map(|staged| (staged.path, staged.target)).collect();
+        if self.options.force {
+            placed.iter().for_each(|(path, target)| keep_attributes(path, target));
+        }
         let path = self.destination.path().to_owned();
         match self.place.clone() {
             Place::File => self.put_one(&placed, &parent(&path))?,
@@ -414,12 +437,32 @@ impl Staging {
                 replaced.push(name.clone());
             }
         }
-        let record = Record { replaced, placed: placed_names, exchanged: None };
+        let stamps_in = |base: &Path, names: &[String]| {
+            let of = |name: &String| Some((name.clone(), Stamp::at(&base.join(name))?));
+            names.iter().filter_map(of).collect::<Vec<_>>()
+        };
+        let mut stamps = stamps_in(folder, &replaced);
+        stamps.extend(stamps_in(&self.work.new_folder(), &placed_names));
+        let record = Record { replaced, placed: placed_names, exchanged: None, stamps };
         if !exchange::publish(&mut self.work, folder, &record, self.options)? {
             in_place::publish(&mut self.work, folder, &record, self.options)?;
         }
         Ok(())
     }
+}
+
+/// Refuses to make a file whose name a terminal would take for more than a name.
+fn check_name(path: &Path) -> Result<(), Errors> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if !name.chars().any(is_unshowable) {
+        return Ok(());
+    }
+    let message = format!("the name `{}` has control characters, so it is not written", escaped(&name));
+    Err(Diagnostic::error("publish/name", message).help("write to a file of another name").into())
+}
+
+fn create_new(path: &Path) -> io::Result<File> {
+    no_link().write(true).create_new(true).open(path)
 }
 
 /// Looks at the destination, and opens the folder to work in.
