@@ -2,7 +2,6 @@
 //!
 //! Nothing here prints. The binary draws diagnostics (`cli/render.rs`); a test compares [`Diagnostic::code`].
 
-use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -233,41 +232,6 @@ fn merge(diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
     merged
 }
 
-/// Returns whether a character is not shown as itself: it is a control character, steers the direction of text, or has no
-/// glyph, so that a name with it drives a terminal or looks like another name.
-///
-/// The directional ones are those of Unicode Standard Annex #9, section 2.
-pub fn is_unshowable(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-}
-
-/// Returns a text of unknown origin as people may see it: what is not shown as itself is escaped, line breaks too.
-///
-/// Everything that goes to a terminal, into Markdown or into SVG passes here; JSON has its own escapes.
-pub fn escaped(text: &str) -> Cow<'_, str> {
-    escape(text, |_| false)
-}
-
-/// As [`escaped`], for text that has several lines.
-pub fn escaped_lines(text: &str) -> Cow<'_, str> {
-    escape(text, |c| c == '\n')
-}
-
-fn escape(text: &str, keeps: impl Fn(char) -> bool) -> Cow<'_, str> {
-    if !text.chars().any(|c| is_unshowable(c) && !keeps(c)) {
-        return Cow::Borrowed(text);
-    }
-    let mut all = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        match is_unshowable(c) && !keeps(c) {
-            true => all.extend(c.escape_default()),
-            false => all.push(c),
-        }
-    }
-    Cow::Owned(all)
-}
-
 /// Returns the name of a tensor that differs from `key` in a slip of up to three characters, where there is one.
 ///
 /// Names of tensors are long and alike; what [`nearest`] takes for near would be any other tensor of the module.
@@ -317,14 +281,6 @@ mod tests {
         let errors = collector.finish(()).expect_err("has errors");
         assert_eq!(errors.diagnostics().len(), 2);
         assert_eq!(errors.diagnostics()[0].folded_tensors(), ["layers.{0..2}.w (3)"]);
-    }
-
-    #[test]
-    fn what_drives_a_terminal_is_escaped() {
-        assert!(matches!(escaped("layers.0 — ä"), Cow::Borrowed(_)));
-        assert_eq!(escaped("a\u{1b}[2Jb\n\r\u{9b}1m"), "a\\u{1b}[2Jb\\n\\r\\u{9b}1m");
-        assert_eq!(escaped("safe\u{202e}txt\u{2066}"), "safe\\u{202e}txt\\u{2066}");
-        assert_eq!(escaped_lines("a\nb\u{7}"), "a\nb\\u{7}");
     }
 
     #[test]

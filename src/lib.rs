@@ -57,5 +57,6 @@ mod positioned;
 pub mod progress;
 mod random;
 pub mod report;
+pub mod shown;
 pub mod span;
 pub mod verify;

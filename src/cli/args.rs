@@ -163,6 +163,10 @@ pub(super) struct ConvertArgs {
     #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Output")]
     pub(super) max_shard_size: Option<u64>,
 
+    /// The most bytes of a file beside the weights that goes along; without it 256MiB. Example: --max-companion-size 1GB
+    #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Output")]
+    pub(super) max_companion_size: Option<u64>,
+
     /// The format of the output; without it the destination's ending says. Example: --format pytorch
     #[arg(long, value_name = "FORMAT", help_heading = "Output")]
     pub(super) format: Option<OutputFormat>,

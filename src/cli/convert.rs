@@ -77,7 +77,8 @@ pub(super) fn check_report(
     let (catalog, layout) = (conversion.reader.catalog(), &conversion.layout);
     catalog.files.iter().for_each(|path| guard.reads("the source", path));
     conversion.inputs.iter().for_each(|path| guard.reads("a mapping or a config", path));
-    let files = layout.files.iter().chain(&layout.companions).map(|file| file.name.as_str());
+    let files = layout.files.iter().map(|file| file.name.as_str());
+    let files = files.chain(layout.companions.iter().map(|file| file.name.as_str()));
     guard.names(files.chain(layout.index.iter().map(|index| index.name.as_str())));
     guard.check_again(report)
 }
@@ -119,6 +120,7 @@ fn convert(
         (None, Destination::Folder(_)) => None,
     };
     options.template = args.template.clone();
+    options.max_companion = args.max_companion_size;
     options.companions = matches!(destination, Destination::Folder(_));
     if args.resume && matches!(destination, Destination::File(_)) {
         let message =

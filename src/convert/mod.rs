@@ -48,6 +48,8 @@ pub struct ConvertOptions {
     pub inputs: Vec<PathBuf>,
     /// Whether configs, vocabularies and the like go beside the output, which is a folder then.
     pub companions: bool,
+    /// The most bytes of one of these; `None` for 256 MiB (`--max-companion-size`).
+    pub max_companion: Option<u64>,
     /// Whether finished files stay when the run does not come to its end, and those of an earlier run of the same
     /// conversion are used (`--resume`).
     pub resume: bool,
@@ -217,13 +219,16 @@ impl<'a> Conversion<'a> {
         };
         let mut beside = Companions::default();
         if options.companions {
-            beside = companions::companions(selection, source, &bound, bind_options.config.as_ref())?;
+            let (largest, outside_links) = (options.max_companion, options.open.allow_outside_links);
+            let carry = companions::Carry { largest, outside_links };
+            beside = companions::companions(selection, source, &bound, bind_options.config.as_ref(), carry)?;
             layout.companions = std::mem::take(&mut beside.files);
         }
         let mut warnings: Vec<Diagnostic> = catalog.warnings.iter().chain(&bound.warnings).cloned().collect();
         warnings.extend(std::mem::take(&mut layout.warnings));
         warnings.extend(changed);
         warnings.extend(beside.warning(source));
+        warnings.extend(std::mem::take(&mut beside.left));
         let (companions, trust_layout, resume) = (beside, options.trust_layout, options.resume);
         Ok(Conversion {
             selection,

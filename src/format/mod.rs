@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic, Errors, escaped};
+use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
+use crate::shown::escaped;
 
 mod folder;
 mod gguf;

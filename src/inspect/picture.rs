@@ -4,6 +4,7 @@ use super::rotary::{Rotary, rotary};
 use super::seen::Seen;
 use super::words::group_words;
 use crate::bind::AxisSizes;
+use crate::shown::{escaped, is_unshowable, xml};
 
 /// What a cell of a picture shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +76,7 @@ pub fn draw(seen: &Seen<'_>, shape: &[u64], (most_rows, most_columns): (usize, u
 /// Returns the letter of a parameter in a picture: q, k, v and o as they are, others by their first letter.
 pub fn letter(param: &str) -> char {
     let last = param.split('.').rev().find(|part| !matches!(*part, "weight" | "bias")).unwrap_or(param);
-    last.chars().next().unwrap_or('?')
+    last.chars().next().filter(|c| !is_unshowable(*c)).unwrap_or('?')
 }
 
 impl Picture {
@@ -132,7 +133,7 @@ impl Picture {
         }
         for (param, rotary) in &self.heads {
             if let Some(strip) = rotary.strip() {
-                lines.push(format!("one head of {param}: {strip}"));
+                lines.push(format!("one head of {}: {strip}", escaped(param)));
             }
         }
         lines
@@ -146,7 +147,7 @@ impl Picture {
         let high = (self.cells.len() + 2 * self.heads.len()) * SIDE;
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{wide}\" height=\"{high}\" viewBox=\"0 0 {wide} {high}\">\n<title>{}</title>\n",
-            escaped(title)
+            xml(title)
         );
         for (y, row) in self.cells.iter().enumerate() {
             let mut x = 0;
@@ -171,7 +172,7 @@ impl Picture {
                     x * SIDE,
                     y * SIDE,
                     run.len() * SIDE,
-                    escaped(&label)
+                    xml(&label)
                 ));
                 x += run.len();
             }
@@ -187,7 +188,7 @@ impl Picture {
                     }
                     None => ("#eeeeee".to_owned(), "does not rotate".to_owned()),
                 };
-                let label = escaped(&format!("{param}, element {place} of a head: {what}"));
+                let label = xml(&format!("{param}, element {place} of a head: {what}"));
                 svg.push_str(&format!(
                     "<rect x=\"{}\" y=\"{y}\" width=\"{SIDE}\" height=\"{SIDE}\" fill=\"{fill}\"><title>{label}</title></rect>\n",
                     place * SIDE
@@ -278,7 +279,3 @@ const COLOURS: &[[&str; 2]] = &[
     ["#d7afff", "#af87d7"],
     ["#afd7d7", "#87afaf"],
 ];
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}

@@ -93,7 +93,7 @@ impl Look<'_> {
                     "ranges": ranges, "runs": runs_json(place),
                 })
             };
-            ui.result(&format!("{:#}", Value::Array(found.iter().map(entry).collect())));
+            ui.document(&format!("{:#}", Value::Array(found.iter().map(entry).collect())));
         } else {
             for (layout, key, param, place) in &found {
                 let ranges: Vec<String> =
@@ -133,7 +133,7 @@ impl Look<'_> {
             kind.words().iter().for_each(|line| ui.result(&format!("  {line}")));
             self.drawing(number, ui.width(), ui.is_coloured())
                 .iter()
-                .for_each(|line| ui.result(&format!("  {line}")));
+                .for_each(|line| ui.drawing(&format!("  {line}")));
             return;
         }
         let seen = Seen::new(mapping, layout, bound, &source.reading);
@@ -158,7 +158,7 @@ impl Look<'_> {
             ("tensor".to_owned(), json!(tensor.key)),
             ("parts".to_owned(), parts),
         ]);
-        ui.result(&format!("{:#}", Value::Object(document)));
+        ui.document(&format!("{:#}", Value::Object(document)));
     }
 
     /// Writes the elements of a head as an array.

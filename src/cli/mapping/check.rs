@@ -97,13 +97,13 @@ fn check_file(ui: &Ui, args: &CheckArgs, source: &Arc<Source>) -> Result<(), Err
             if args.json {
                 let mut report = Report::default();
                 report.findings.extend(errors.diagnostics().iter().cloned().map(Into::into));
-                ui.result(&format!("{:#}", report.json()));
+                ui.document(&format!("{:#}", report.json()));
             }
             return Err(errors);
         }
     };
     if args.json {
-        ui.result(&format!("{:#}", report.json()));
+        ui.document(&format!("{:#}", report.json()));
     } else {
         summary(&report).iter().for_each(|line| ui.result(line));
     }
@@ -175,7 +175,7 @@ fn check_against(ui: &Ui, args: &CheckArgs, source: &Arc<Source>, checkpoint: &P
     coverages.sort_by_key(Coverage::rank);
     let Some(best) = coverages.first() else { return Ok(()) };
     if args.json {
-        ui.result(&format!("{:#}", best.json()));
+        ui.document(&format!("{:#}", best.json()));
     } else {
         table(best).iter().for_each(|line| ui.result(line));
         let others: Vec<&str> =

@@ -78,7 +78,7 @@ fn make(ui: &Ui, args: &DraftArgs) -> Result<(), Errors> {
     let names = Names { family, layout: args.layout.clone(), source };
     let draft = draft(&tensors, &ties, &names)?;
     let Some(output) = output else {
-        ui.result(draft.text.trim_end());
+        ui.document(draft.text.trim_end());
         return Ok(());
     };
     let path = output.target().to_owned();

@@ -128,7 +128,7 @@ fn infer_from(ui: &Ui, args: &InferArgs) -> Result<Exit, Errors> {
     };
     match output {
         Some(output) => output.publish(text.as_bytes())?,
-        None => ui.result(text.trim_end()),
+        None => ui.document(text.trim_end()),
     }
     summarize(ui, args, &family, &inferred);
     ui.say(&format!("{:.1?}", start.elapsed()));

@@ -26,11 +26,12 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::diag::{Collector, Diagnostic, Errors, escaped, is_unshowable};
-use crate::format::output::{OutputFile, OutputLayout};
+use crate::diag::{Collector, Diagnostic, Errors};
+use crate::format::output::{Companion, Content, OutputFile, OutputLayout};
 use crate::format::shards::{index_name, named_shards, single_name};
 use crate::format::{Format, shown};
 use crate::positioned::{read_exact_at, write_all_at};
+use crate::shown::{escaped, is_unshowable};
 
 mod exchange;
 mod guard;
@@ -178,8 +179,9 @@ impl Staging {
             return Err(Diagnostic::error("publish/sharded", message).file(path).help(help).into());
         }
         check_name(destination.path())?;
-        let all = layout.files.iter().chain(&layout.companions);
-        all.map(|file| &file.name).try_for_each(|name| check_name(Path::new(name)))?;
+        let all = layout.files.iter().map(|file| &file.name);
+        let mut all = all.chain(layout.companions.iter().map(|file| &file.name));
+        all.try_for_each(|name| check_name(Path::new(name)))?;
         let (place, mut work) = open(destination)?;
         let mut out = Collector::default();
         let folder = match &place {
@@ -216,8 +218,8 @@ impl Staging {
             staging.files.push(staged);
         }
         if matches!(destination, Destination::Folder(_)) {
-            for file in &layout.companions {
-                let staged = staging.stage(file)?;
+            for companion in &layout.companions {
+                let staged = staging.stage_companion(companion)?;
                 staging.companions.push(staged);
             }
         }
@@ -252,7 +254,8 @@ impl Staging {
         if matches!(self.place, Place::New) {
             return Ok(());
         }
-        let names = layout.files.iter().chain(&layout.companions).map(|file| &file.name);
+        let names = layout.files.iter().map(|file| &file.name);
+        let names = names.chain(layout.companions.iter().map(|file| &file.name));
         let names = names.chain(layout.index.iter().map(|index| &index.name));
         let outputs: Vec<PathBuf> = match &self.destination {
             Destination::File(path) => vec![path.clone()],
@@ -334,6 +337,22 @@ impl Staging {
             staged.fill(output)?;
         }
         Ok(staged)
+    }
+
+    /// Makes a file beside those with tensors.
+    fn stage_companion(&self, companion: &Companion) -> Result<Staged, Errors> {
+        let name = companion.name.clone();
+        let file =
+            |pieces: Vec<(u64, Vec<u8>)>, size| OutputFile { name, pieces, size, checksums: Vec::new() };
+        match &companion.content {
+            Content::Bytes(bytes) => self.stage(&file(vec![(0, bytes.clone())], bytes.len() as u64)),
+            Content::Copy(from, most) => {
+                let mut staged = self.stage(&file(Vec::new(), 0))?;
+                staged.size = system::copy(from, &staged.file, *most)
+                    .map_err(|error| io_error(from, "carry it over", &error))?;
+                Ok(staged)
+            }
+        }
     }
 
     /// Writes bytes `offset` bytes into a file, counted as in [`Staging::create`]; any number of threads may

@@ -1,7 +1,7 @@
 //! What the file system is asked for, and what its refusals are called.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -81,6 +81,19 @@ pub(super) fn open_folder(path: &Path) -> io::Result<File> {
         return Err(io::ErrorKind::NotADirectory.into());
     }
     Ok(folder)
+}
+
+/// Copies a regular file of at most so many bytes, piece by piece; returns its size.
+pub(super) fn copy(from: &Path, mut to: &File, most: u64) -> io::Result<u64> {
+    let file = no_link().open(from)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    let copied = io::copy(&mut file.take(most.saturating_add(1)), &mut to)?;
+    if copied > most {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it has grown beyond the limit"));
+    }
+    Ok(copied)
 }
 
 /// Returns whether a file belongs to the user who runs the program.
