@@ -18,6 +18,7 @@ mod format_msgpack;
 mod format_numpy;
 mod format_pytorch;
 mod format_tensorflow;
+mod guard;
 mod guide;
 mod infer;
 mod inspect;
