@@ -21,15 +21,13 @@
 //! - A file system without locks cannot tell a run that lives from one that was killed: what is left there is refused, and
 //!   a person has to remove it.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::diag::{Collector, Diagnostic, Errors};
+use crate::format::Format;
 use crate::format::output::{Companion, Content, OutputFile, OutputLayout};
-use crate::format::shards::{index_name, named_shards, single_name};
-use crate::format::{Format, shown};
 use crate::positioned::{read_exact_at, write_all_at};
 use crate::shown::{escaped, is_unshowable};
 
@@ -38,6 +36,7 @@ mod guard;
 mod in_place;
 mod kept;
 mod record;
+mod replaced;
 mod system;
 mod work;
 
@@ -47,7 +46,7 @@ pub use kept::{Fingerprint, Kept};
 use record::Record;
 pub use system::io_error;
 use system::{
-    Stamp, appeared, existing_folder, is_same, is_there, keep_attributes, name_error, no_link, parent, put,
+    Stamp, appeared, existing_folder, is_there, keep_attributes, name_error, no_link, parent, put,
     sync_folder,
 };
 use work::{Leave, Work};
@@ -242,81 +241,6 @@ impl Staging {
             Destination::File(path) => path.clone(),
             Destination::Folder(path) => path.join(name),
         }
-    }
-
-    /// Refuses to touch what is not to be touched, and finds the older checkpoint of a folder.
-    fn check_replaced(
-        &mut self,
-        layout: &OutputLayout,
-        sources: &[PathBuf],
-        mut out: Collector,
-    ) -> Result<(), Errors> {
-        if matches!(self.place, Place::New) {
-            return Ok(());
-        }
-        let names = layout.files.iter().map(|file| &file.name);
-        let names = names.chain(layout.companions.iter().map(|file| &file.name));
-        let names = names.chain(layout.index.iter().map(|index| &index.name));
-        let outputs: Vec<PathBuf> = match &self.destination {
-            Destination::File(path) => vec![path.clone()],
-            Destination::Folder(_) => names.map(|name| self.target_of(name)).collect(),
-        };
-        if let Destination::Folder(folder) = &self.destination.clone() {
-            self.find_old(folder, layout.format, &outputs);
-        }
-        let old = self.old_index.iter().chain(&self.old_files).map(|name| self.target_of(name));
-        let touched: BTreeSet<PathBuf> =
-            outputs.iter().cloned().chain(old).filter(|path| is_there(path)).collect();
-        for path in &touched {
-            if let Some(source) = sources.iter().find(|source| is_same(path, source)) {
-                let message = if path == source {
-                    "a file that this run reads would be replaced or removed".to_owned()
-                } else {
-                    format!(
-                        "it is `{}`, which this run reads, under another name",
-                        shown(&source.to_string_lossy())
-                    )
-                };
-                let diagnostic = Diagnostic::error("publish/over-source", message).file(path);
-                out.push(diagnostic.help("write to another folder"));
-            } else if path.is_dir() {
-                out.push(Diagnostic::error("publish/exists", "a folder is in the way").file(path));
-            } else if !self.options.force {
-                let name = shown(&path.file_name().unwrap_or_default().to_string_lossy());
-                let message = if outputs.contains(path) {
-                    format!("`{name}` exists already")
-                } else {
-                    format!("`{name}` exists already, of a checkpoint that would mix with the new one")
-                };
-                let diagnostic = Diagnostic::error("publish/exists", message).file(path);
-                out.push(diagnostic.help("give `--force` to replace it, or write to another place"));
-            }
-        }
-        let destination = self.destination.path();
-        if let Some(source) = sources.iter().find(|source| source.is_dir() && is_same(destination, source)) {
-            let diagnostic = Diagnostic::error("publish/over-source", "the destination is the source folder");
-            out.push(diagnostic.file(source).help("write to another folder"));
-        }
-        out.finish(()).map(|_| ())
-    }
-
-    /// Finds the older checkpoint of a folder, which beside the new one would make a mix.
-    fn find_old(&mut self, folder: &Path, format: Format, outputs: &[PathBuf]) {
-        let mut old = BTreeSet::new();
-        let index = index_name(format);
-        if is_there(&folder.join(&index)) {
-            // Sound names only, and plain ones: this is about removing files.
-            let names = named_shards(&folder.join(&index)).into_iter();
-            let ending = Path::new(single_name(format)).extension();
-            old.extend(names.filter(|name| !name.contains('/') && Path::new(name).extension() == ending));
-            self.old_index = Some(index);
-        }
-        old.insert(single_name(format).to_owned());
-        let is_old = |name: &String| {
-            let path = folder.join(name);
-            is_there(&path) && !outputs.contains(&path)
-        };
-        self.old_files = old.into_iter().filter(is_old).collect();
     }
 
     /// Makes one file, or opens the one that an earlier run has finished.
