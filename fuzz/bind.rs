@@ -17,13 +17,14 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use qkvconv::bind::{Allow, BindOptions, Config, Tied};
+use qkvconv::bind::{Allow, BindOptions, Tied};
 use qkvconv::convert::{Conversion, ConvertOptions};
 use qkvconv::dtype::Dtype;
 use qkvconv::mapping::key::Captures;
 use qkvconv::mapping::select::{Selection, select};
 use qkvconv::mapping::{Layout, Mapping, Rule, builtin};
 use qkvconv::notation::{Dim, DimKind, Term};
+use qkvconv::provenance::{Document, Provenance};
 use qkvconv::report::{Outcome, card, report};
 
 /// The most tensors of one input.
@@ -122,7 +123,8 @@ impl Input<'_> {
             self.rule(rule, &numbers.collect::<Vec<u64>>(), (!shape.is_empty()).then_some(shape));
         } else if line.starts_with('{') {
             let value = serde_json::from_str(line).ok();
-            self.options.bind.config = value.map(|value| Config { name: "config.json".to_owned(), value });
+            let config = value.map(|value| Provenance::from(Document::config("config.json", value)));
+            self.options.bind.provenance = config.unwrap_or_default();
         } else if let Some((axis, size)) = line.split_once('=') {
             let size = numbers_of([size].into_iter()).first().map(|size| (axis.to_owned(), *size));
             self.options.bind.axes.extend(size);

@@ -1,5 +1,7 @@
 //! What a checkpoint's headers say: names, types, shapes and where the bytes lie. No weights are held.
 
+mod wrappers;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -7,6 +9,8 @@ use rustc_hash::FxHashMap;
 
 use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
+
+pub use wrappers::Unwrapped;
 
 /// One stored tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,9 +79,19 @@ pub struct Catalog {
     pub tensors: Vec<TensorMeta>,
     /// The free-form metadata, merged over the files.
     pub metadata: BTreeMap<String, String>,
+    /// Tensors that stand in the files and are of a kind that is not read (sparse, quantised, a type that is not held), each
+    /// with the reason, an error that names it. They are not among [`Catalog::tensors`]; what needs one must say why it
+    /// cannot have it.
+    pub unread: Vec<(String, Diagnostic)>,
+    /// What each file says of itself beside tensors, with the file that it stands in: the metadata of safetensors (an
+    /// object of texts) and of GGUF (an object under its flat keys; arrays of up to 256 items), the numbers, texts, lists,
+    /// dictionaries and attributes of objects in a pickle, whatever container holds the weights, and the configuration of
+    /// a Keras model (`model_config`). At most 4096 facts and 1 MiB a file, those nearest to the top first.
+    pub facts: Vec<(PathBuf, serde_json::Value)>,
     /// What is odd but harmless.
     pub warnings: Vec<Diagnostic>,
     by_key: FxHashMap<String, usize>,
+    unwrapped: Option<Unwrapped>,
 }
 
 impl Catalog {
@@ -85,12 +99,19 @@ impl Catalog {
     pub fn new(path: PathBuf, files: Vec<(PathBuf, u64)>, tensors: Vec<TensorMeta>) -> Catalog {
         let by_key = tensors.iter().enumerate().map(|(index, tensor)| (tensor.key.clone(), index)).collect();
         let (files, file_sizes) = files.into_iter().unzip();
-        Catalog { path, files, file_sizes, tensors, by_key, ..Catalog::default() }
+        let keys: Vec<&str> = tensors.iter().map(|tensor| tensor.key.as_str()).collect();
+        let unwrapped = wrappers::unwrap(&keys);
+        Catalog { path, files, file_sizes, tensors, by_key, unwrapped, ..Catalog::default() }
     }
 
     /// Returns the index of the tensor of that name.
     pub fn find(&self, key: &str) -> Option<usize> {
         self.by_key.get(key).copied()
+    }
+
+    /// Returns the names without the wrappers of frameworks (`_fsdp_wrapped_module.`, `module.`); nothing where they have none.
+    pub fn unwrapped(&self) -> Option<&Unwrapped> {
+        self.unwrapped.as_ref()
     }
 
     /// Returns the groups of tied tensors: those that are one and the same place in the file, seen alike. Tensors that

@@ -138,6 +138,17 @@ impl Errors {
         self
     }
 
+    /// Adds a way out to the first diagnostic.
+    pub(crate) fn helped(mut self, help: &str) -> Errors {
+        if let Some(first) = self.0.first_mut() {
+            first.help = Some(match first.help.take() {
+                Some(first) => format!("{first}; {help}"),
+                None => help.to_owned(),
+            });
+        }
+        self
+    }
+
     /// Names a file in the diagnostics of that stage, such as `exec/`, that name none.
     pub fn in_file(mut self, stage: &str, path: &Path) -> Errors {
         for diagnostic in

@@ -34,6 +34,7 @@
 
 pub mod bind;
 pub mod catalog;
+pub mod claims;
 pub mod convert;
 pub mod detect;
 pub mod diag;
@@ -55,7 +56,9 @@ mod parallel;
 pub mod plan;
 mod positioned;
 pub mod progress;
+pub mod provenance;
 mod random;
+pub mod recognise;
 pub mod report;
 pub mod shown;
 pub mod span;

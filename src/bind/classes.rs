@@ -18,6 +18,8 @@ pub(crate) struct Lowered {
     pub(crate) shape: Vec<u64>,
     pub(crate) blocks: Arc<[Block]>,
     pub(crate) sizes: Vec<(ParamId, Arc<AxisSizes>)>,
+    /// Those of them that are not a factoring of a product.
+    pub(crate) known: Vec<(ParamId, Arc<AxisSizes>)>,
 }
 
 /// A class of scopes, by number.
@@ -54,6 +56,8 @@ pub(crate) struct Classes {
     numbers: FxHashMap<Known, Class>,
     /// By class: sizes for a second reading of the expressions.
     sizes: Vec<Arc<AxisSizes>>,
+    /// By class: those of them that are known.
+    known: Vec<Arc<AxisSizes>>,
     lowered: FxHashMap<Key, Lowered>,
 }
 
@@ -67,6 +71,7 @@ impl Classes {
             of: FxHashMap::default(),
             numbers: FxHashMap::default(),
             sizes: Vec::new(),
+            known: Vec::new(),
             lowered: FxHashMap::default(),
         }
     }
@@ -82,11 +87,13 @@ impl Classes {
         let rule = &pair.rules(instance.side)[instance.rule];
         let classes: Vec<Class> =
             instance.scopes.iter().map(|&scopes| self.class(unknowns, scopes)).collect();
-        let sizes = |class: Class| Arc::clone(&self.sizes[class as usize]);
-        let sizes = || rule.params.iter().copied().zip(classes.iter().map(|&class| sizes(class))).collect();
+        let of = |all: &[Arc<AxisSizes>]| {
+            let own = classes.iter().map(|&class| Arc::clone(&all[class as usize]));
+            rule.params.iter().copied().zip(own).collect::<Vec<_>>()
+        };
         let made = |unknowns: &mut Unknowns<'_>| {
             let (shape, blocks) = lower(unknowns, instance, strides)?;
-            Ok(Lowered { shape, blocks: blocks.into(), sizes: sizes() })
+            Ok(Lowered { shape, blocks: blocks.into(), sizes: of(&self.sizes), known: of(&self.known) })
         };
         if strides.is_some() {
             return made(unknowns);
@@ -126,11 +133,15 @@ impl Classes {
         let class = match self.numbers.entry(known) {
             Entry::Occupied(number) => *number.get(),
             Entry::Vacant(place) => {
-                let named = pair.names().zip(&place.key().factored);
-                let mut sizes: AxisSizes =
-                    named.filter_map(|(name, size)| Some((name.to_owned(), (*size)?))).collect();
-                complete(pair, &mut sizes);
-                self.sizes.push(Arc::new(sizes));
+                let completed = |values: &[Option<u64>]| {
+                    let named = pair.names().zip(values);
+                    let mut sizes: AxisSizes =
+                        named.filter_map(|(name, size)| Some((name.to_owned(), (*size)?))).collect();
+                    complete(pair, &mut sizes);
+                    Arc::new(sizes)
+                };
+                self.sizes.push(completed(&place.key().factored));
+                self.known.push(completed(&place.key().sizes));
                 *place.insert(next)
             }
         };

@@ -53,7 +53,7 @@ impl Binding<'_> {
                         .rule(&self.pair.layout(Side::Source).rules[matched.rule].template.span)
                         .expected(sizes.join(" or "))
                         .found(told.to_string())
-                        .help("complete the checkpoint, or leave the tensor out with --drop"),
+                        .help("complete the checkpoint: a shard may be missing"),
                 );
             }
         }

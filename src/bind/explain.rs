@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
 
-use super::keys::holds;
+use super::attachment::{any_index, own_module};
+use super::keys::path_text;
 use super::lower::LowerError;
 use super::options::{Allow, BindOptions};
 use super::pair::{AxisId, ParamId, Side};
@@ -13,36 +14,38 @@ use super::sizes::{Contradiction, Origin, Var};
 use super::unknowns::{Fact, Unknowns};
 use super::{Binding, Size, trace};
 use crate::diag::{Collector, Diagnostic, nearest_key};
-use crate::mapping::Layout;
 use crate::mapping::forward::stored_name;
 use crate::mapping::key::Captures;
+use crate::mapping::role::AxisRole;
+use crate::mapping::{Layout, Rule, Unmapped};
 use crate::span::Span;
 
 /// The source layout's conditions on the config must hold. The target's are about another config, which is not there.
 pub(super) fn check_conditions(layout: &Layout, options: &BindOptions, errors: &mut Collector) {
+    let facts = options.provenance.of(layout);
     for condition in &layout.when {
         let one = std::slice::from_ref(condition);
         let allowed: Vec<String> = condition.allowed.iter().map(ToString::to_string).collect();
-        let error = match holds(one, options) {
+        let error = match facts.hold(one) {
             Some(true) => continue,
             Some(false) => {
-                let config = options.config.as_ref();
-                let found = config
-                    .and_then(|config| config.get(&condition.key))
-                    .map_or("no entry".into(), ToString::to_string);
+                let found = match (facts.get(&condition.key), facts.describes()) {
+                    (Some(fact), _) => format!("{} = {}", fact.place(), fact.value),
+                    (None, name) => format!("no `{}` in {}", condition.key, name.unwrap_or("the config")),
+                };
                 Diagnostic::error(
                     "bind/condition",
                     format!("the config is not that of the source layout `{}`", layout.name),
                 )
-                .found(format!("`{}` = {found}", condition.key))
+                .found(found)
                 .help("choose the layout that fits the config")
             }
             None if options.allows(Allow::MissingConfig) => continue,
             None => Diagnostic::error(
                 "bind/condition",
-                format!("the source layout `{}` depends on the config", layout.name),
+                format!("the source layout `{}` depends on `{}`", layout.name, condition.key),
             )
-            .found("no config")
+            .found("neither a config nor the file itself tells it")
             .help("give it with --config, or say that the condition holds with `--allow missing-config`"),
         };
         errors.push(error.rule(&condition.span).expected(format!(
@@ -54,7 +57,7 @@ pub(super) fn check_conditions(layout: &Layout, options: &BindOptions, errors: &
 }
 
 /// A stored tensor has another number of axes than its rule.
-pub(super) fn rank(binding: &Binding<'_>, tensor: usize, rule: usize) -> Diagnostic {
+pub(super) fn rank(binding: &Binding<'_>, tensor: usize, rule: usize, module: u32) -> Diagnostic {
     let stored = &binding.catalog.tensors[tensor];
     let rule = &binding.pair.layout(Side::Source).rules[rule];
     Diagnostic::error("bind/rank", "a tensor with another number of axes than its rule")
@@ -63,7 +66,20 @@ pub(super) fn rank(binding: &Binding<'_>, tensor: usize, rule: usize) -> Diagnos
         .rule(&rule.expr.span)
         .expected(format!("{}: `{}`", axes(rule.expr.dims.len()), rule.expr))
         .found(format!("{}: {}", axes(stored.shape.len()), shape(&stored.shape)))
-        .help("the tensor is another one than the rule means, or the source layout is another one; --drop leaves it out")
+        .help(format!(
+            "choose the layout that stores it so, or unpack the tensor where it is quantised{}",
+            or_leave_module(binding, module)
+        ))
+}
+
+/// Says how a module that is none of the family's, whatever its names say, passes through.
+fn or_leave_module(binding: &Binding<'_>, module: u32) -> String {
+    let path = path_text(&binding.keys.modules[module as usize]);
+    // A path that is shortened is none.
+    if path.is_empty() || path.len() > 150 || binding.pair.mapping.unmapped == Unmapped::Error {
+        return String::new();
+    }
+    format!("; a module of another kind passes through as it is with --modules '!{}'", any_index(&path))
 }
 
 fn axes(count: usize) -> String {
@@ -96,7 +112,7 @@ pub(super) fn index_gap(
         .rule(&template.span)
         .expected(format!("`{}` from 0 to {last}", binding.pair.name(axis)))
         .found(format!("{} of {} numbers", indices.len(), last.saturating_add(1)))
-        .help("complete the checkpoint, or allow the gap with `--allow index-gap`");
+        .help("complete the checkpoint: a shard may be missing; if its model has no such tensor, `--allow index-gap` converts the others");
     error.tensors = missing.collect();
     error
 }
@@ -127,24 +143,54 @@ pub(super) fn missing(
 ) -> Diagnostic {
     let source = binding.pair.layout(Side::Source);
     let name = &binding.pair.mapping.params.keys()[param];
-    let mut error =
-        Diagnostic::error("bind/missing", format!("`{name}` is missing")).file(&binding.catalog.path);
+    let error = Diagnostic::error("bind/missing", format!("`{name}` is missing")).file(&binding.catalog.path);
     let rule = source.rules.iter().find(|rule| rule.expr.params().contains(&name.as_str()));
     let Some(rule) = rule else {
         return error.rule(&source.span).found(format!("the layout `{}` has no tensor for it", source.name));
     };
+    missing_of(binding, rule, param, module, values)
+}
+
+/// A parameter is missing in the tensor of one rule.
+pub(super) fn missing_of(
+    binding: &Binding<'_>,
+    rule: &Rule,
+    param: ParamId,
+    module: u32,
+    values: &[(AxisId, u64)],
+) -> Diagnostic {
+    let name = &binding.pair.mapping.params.keys()[param];
+    let mut error =
+        Diagnostic::error("bind/missing", format!("`{name}` is missing")).file(&binding.catalog.path);
     let key = name_of(binding, &rule.template, module, values);
     // Looked up once for all layers, which have the same slip in all their names.
     let mut slips = binding.near.borrow_mut();
     let near = slips.entry(param).or_insert_with(|| {
-        let known = binding.keys.kept.iter().map(|(tensor, _)| binding.catalog.tensors[*tensor].key.as_str());
-        nearest_key(&key, known).map(str::to_owned)
+        let known = || binding.keys.kept.iter().map(|(tensor, _)| *tensor);
+        // Another form of the weight tells more than a slip.
+        let owners = binding.keys.owners(binding.pair);
+        let module = own_module(&key).unwrap_or(&key);
+        let other_form = known().find_map(|tensor| {
+            let name = &binding.keys.names[tensor];
+            let attached = owners.of(name).filter(|_| name.starts_with(module))?;
+            Some((format!("`{}` is there", any_index(name)), Some(attached.kind)))
+        });
+        let slip = || {
+            let keys = known().map(|tensor| binding.catalog.tensors[tensor].key.as_str());
+            Some((format!("the nearest name is `{}`", nearest_key(&key, keys)?), None))
+        };
+        other_form.or_else(slip)
     });
     error = error.rule(&rule.template.span).expected("a tensor of this name");
-    if let Some(near) = near {
-        error = error.found(format!("the nearest name is `{near}`"));
+    let mut help = format!(
+        "complete the checkpoint: a shard may be missing, or its models have another layout{}",
+        or_leave_module(binding, module)
+    );
+    if let Some((found, kind)) = near {
+        error = error.found(found.as_str());
+        help = kind.map_or(help, |kind| kind.help().to_owned());
     }
-    error.tensor(key).help("complete the checkpoint, or convert without what needs it: `--allow missing`")
+    error.tensor(key).help(help)
 }
 
 /// Facts about sizes that do not fit together.
@@ -187,11 +233,6 @@ pub(super) fn origin_in_any_module(binding: &Binding<'_>, unknowns: &Unknowns<'_
     }
 }
 
-/// Writes a name with `*` for its indices.
-fn any_index(key: &str) -> String {
-    crate::fold::pattern(key).replace('\0', "*")
-}
-
 /// Says in words where a fact comes from.
 fn origin_text(binding: &Binding<'_>, unknowns: &Unknowns<'_>, origin: Origin) -> String {
     let tensors = &binding.catalog.tensors;
@@ -200,6 +241,7 @@ fn origin_text(binding: &Binding<'_>, unknowns: &Unknowns<'_>, origin: Origin) -
         Fact::Config { key } => key.clone(),
         Fact::Recorded => "recorded in the file".into(),
         Fact::Fixed => "fixed by the mapping".into(),
+        Fact::Only => "the only value that fits".into(),
         Fact::Rule { span } => format!("rule at {}", span.place()),
         // Without indices, so that the same complaint about every layer is one.
         Fact::Shape { tensor, .. } => {
@@ -274,8 +316,12 @@ impl Open {
                 .iter()
                 .flat_map(|layout| [layout.axes.get(name), binding.pair.mapping.axes.get(name)])
                 .flatten()
-                .map(|axis| &axis.about)
+                .map(|axis| axis.about.as_str())
                 .find(|about| !about.is_empty());
+            let about = about.or_else(|| {
+                let own = layouts.iter().find_map(|layout| binding.pair.mapping.axis_role(layout, name));
+                own.map(AxisRole::name)
+            });
             let keys =
                 binding.pair.layout(Side::Source).config.get(name).map(|entry| entry.keys.join("` or `"));
             let held = binding.held.iter().map(|held| &binding.catalog.tensors[held.tensor]);

@@ -51,6 +51,26 @@ impl Solver {
         (1..=limit).filter(fits).collect()
     }
 
+    /// Returns the one size of an unknown at which nothing contradicts what is known; `None` where there are several, and
+    /// where no product of a known size bounds them: only its divisors can be tried, all of them.
+    pub(super) fn only_value(&self, var: Var, holds: &impl Fn(&Solver) -> bool) -> Option<u64> {
+        let root = self.root(var);
+        // In a product of a known size it is a divisor.
+        let products =
+            self.products.iter().filter(|(vars, _)| vars.iter().any(|&other| self.root(other) == root));
+        let most = products.map(|(_, (number, _))| *number).filter(|number| *number > 0).min()?;
+        let fits = |value: &u64| {
+            let mut trial = self.clone();
+            trial.set(root, *value, 0);
+            trial.solve();
+            trial.contradictions.is_empty() && holds(&trial)
+        };
+        let small = (1..=most.isqrt()).filter(|divisor| most.is_multiple_of(*divisor));
+        let mut all = small.flat_map(|divisor| [divisor, most / divisor]).filter(fits);
+        let only = all.next()?;
+        all.all(|other| other == only).then_some(only)
+    }
+
     /// Returns a solver of what is related to that unknown alone, and the unknown in it.
     fn around(&self, var: Var) -> (Solver, Var) {
         let related = self.related(var);
@@ -121,8 +141,27 @@ impl Solver {
         self.solve();
     }
 
+    /// Returns all that is said of open unknowns, as what can be compared.
+    pub(super) fn all_said(&self) -> Vec<(Polynomial, Side)> {
+        self.said().map(|equation| (equation.polynomial, equation.side)).collect()
+    }
+
+    /// Makes a solver of some open unknowns and what is said of them; `names` tells what each is called in it.
+    pub(super) fn of_these(&self, roots: &BTreeSet<Var>, said: &[Equation]) -> (Solver, BTreeMap<Var, Var>) {
+        let names: BTreeMap<Var, Var> = roots.iter().zip((0..).map(Var)).map(|(a, b)| (*a, b)).collect();
+        let mut small = Solver::default();
+        for _ in roots {
+            small.var();
+        }
+        for equation in said.iter().filter_map(|equation| self.renamed_equation(equation, &names)) {
+            small.equation(equation);
+        }
+        small.solve();
+        (small, names)
+    }
+
     /// Returns the open unknowns in sets that have nothing to do with each other, each with all that is said of it.
-    fn apart(&self) -> Vec<(BTreeSet<Var>, Vec<Equation>)> {
+    pub(super) fn apart(&self) -> Vec<(BTreeSet<Var>, Vec<Equation>)> {
         let mut sets: Vec<(BTreeSet<Var>, Vec<Equation>)> = Vec::new();
         let mut places: FxHashMap<Var, usize> = FxHashMap::default();
         for equation in self.said() {

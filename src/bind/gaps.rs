@@ -59,7 +59,7 @@ pub(super) fn check_paths(catalog: &Catalog, keys: &Keys, options: &BindOptions,
                 .tensor(names.join("."))
                 .expected(format!("numbers {first} to {last}"))
                 .found(indices.iter().take(20).map(u64::to_string).collect::<Vec<_>>().join(", "))
-                .help("complete the checkpoint, or allow the gap with `--allow index-gap`"),
+                .help("complete the checkpoint: a shard may be missing; if its model has no such module, `--allow index-gap` converts the others"),
             );
         }
     }

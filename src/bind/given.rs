@@ -26,12 +26,11 @@ pub(crate) fn given(pair: &Pair<'_>, options: &BindOptions, errors: &mut Collect
             }
         }
     }
+    let facts = options.provenance.of(pair.source);
     for (name, entry) in &pair.source.config {
-        let Some(config) = &options.config else { break };
         let Some(axis) = pair.find(name) else { continue };
-        let Some((key, value)) = entry.keys.iter().find_map(|key| Some((key, config.get(key)?))) else {
-            continue;
-        };
+        let Some(told) = facts.first(&entry.keys) else { continue };
+        let value = told.value;
         let size = match &entry.is {
             None => value.as_u64(),
             // What needs other sizes is computed when the shapes have told them.
@@ -44,18 +43,15 @@ pub(crate) fn given(pair: &Pair<'_>, options: &BindOptions, errors: &mut Collect
         };
         match size {
             Some(size) => {
-                let fact = Fact::Config { key: format!("{} `{key}`", config.name) };
+                let fact = Fact::Config { key: told.place() };
                 given.entry(axis).or_default().push((size, fact));
             }
             None => errors.push(
-                Diagnostic::error(
-                    "bind/config-value",
-                    format!("the config's `{key}` is no size for `{name}`"),
-                )
-                .rule(&entry.span)
-                .expected("a whole number")
-                .found(value.to_string())
-                .help(format!("correct {}, or give the size with --axis {name}=N", config.name)),
+                Diagnostic::error("bind/config-value", format!("{} is no size for `{name}`", told.place()))
+                    .rule(&entry.span)
+                    .expected("a whole number")
+                    .found(value.to_string())
+                    .help(format!("correct it, or give the size with --axis {name}=N")),
             ),
         }
     }
@@ -73,7 +69,8 @@ impl Binding<'_> {
     pub(super) fn apply_rules(&self, unknowns: &mut Unknowns<'_>) {
         let source = self.pair.layout(Side::Source);
         let target = self.pair.layout(Side::Target);
-        let absent = source.config.iter().filter(|_| self.options.config.is_some());
+        let described = self.options.provenance.of(source).describes().is_some();
+        let absent = source.config.iter().filter(|_| described);
         let absent = absent.filter_map(|(name, entry)| Some((name, entry.absent.as_ref()?, &entry.span)));
         let fixed = source.defaults.iter().chain(&target.defaults);
         let fixed = fixed.map(|(name, default)| (name, &default.value, &default.span));
@@ -115,11 +112,12 @@ impl Binding<'_> {
 
     /// Applies the config's entries that are sizes together with other sizes only: a share of the head size.
     fn apply_config_formulas(&self, unknowns: &mut Unknowns<'_>) {
-        let Some(config) = &self.options.config else { return };
+        let facts = self.options.provenance.of(self.pair.source);
         for (name, entry) in &self.pair.layout(Side::Source).config {
             let Some(axis) = self.pair.find(name) else { continue };
-            let found = entry.keys.iter().find_map(|key| Some((key, config.get(key)?.as_f64()?)));
-            let (Some(formula), Some((key, number))) = (&entry.is, found) else { continue };
+            let found = facts.first(&entry.keys);
+            let (Some(formula), Some(told)) = (&entry.is, found) else { continue };
+            let Some(number) = told.value.as_f64() else { continue };
             let formula = formula.clone().with("value", number);
             let vars: Vec<usize> =
                 (0..unknowns.axes.len()).filter(|&var| unknowns.axes[var].0 == axis).collect();
@@ -130,7 +128,7 @@ impl Binding<'_> {
                     unknowns.solver.value(unknowns.known_var(scopes, axis)?)
                 });
                 if let Some(size) = size {
-                    let origin = unknowns.fact(Fact::Config { key: format!("{} `{key}`", config.name) });
+                    let origin = unknowns.fact(Fact::Config { key: told.place() });
                     unknowns.solver.set(Var(var as u32), size, origin);
                 }
             }

@@ -1,17 +1,20 @@
 //! Every stored tensor to its rule.
 
+use globset::GlobSet;
 use indexmap::IndexMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
+use super::attachment::{Attached, Owners};
 use super::options::{Allow, BindOptions, Tied};
 use super::pair::Pair;
 use super::{DropReason, Dropped};
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, nearest};
-use crate::fold::pattern;
+use crate::fold::{fold_keys, pattern};
 use crate::mapping::key::{Captures, Paths, Template};
-use crate::mapping::{Condition, Layout, Mapping, Unmapped};
+use crate::mapping::{Layout, Mapping, Unmapped};
+use crate::provenance::Facts;
 
 /// A stored tensor and the rule that matches it.
 #[derive(Clone, Debug)]
@@ -31,18 +34,44 @@ pub(crate) struct Keys {
     pub(crate) modules: Vec<Paths>,
     /// Tensors that pass through, with their new names.
     pub(crate) kept: Vec<(usize, String)>,
+    /// Those among [`Keys::kept`] that both layouts compute from the config.
+    pub(crate) computed: Vec<(usize, String)>,
     pub(crate) dropped: Vec<Dropped>,
     /// Tensors that are left out because another one that is kept is the same, which stands second.
     pub(crate) tied: Vec<(usize, usize)>,
+    /// The name of each tensor as rules see it.
+    pub(crate) names: Vec<String>,
+    /// The modules that `--modules` leaves as they are.
+    pub(crate) left: Vec<String>,
 }
 
-/// Returns whether the rules of a config hold; an unknown config is `None`.
-pub(crate) fn holds(conditions: &[Condition], options: &BindOptions) -> Option<bool> {
-    if conditions.is_empty() {
-        return Some(true);
+impl Keys {
+    /// Returns the tensors that rules hold, each with its name, for what may belong to them; their numbers are those of
+    /// [`Keys::matched`].
+    pub(crate) fn owners<'a>(&'a self, pair: &Pair<'a>) -> Owners<'a> {
+        owners(pair.mapping, pair.source, &self.matched, &self.names)
     }
-    let config = options.config.as_ref()?;
-    Some(conditions.iter().all(|condition| condition.holds(config.get(&condition.key))))
+}
+
+fn owners<'a>(
+    mapping: &'a Mapping,
+    layout: &'a Layout,
+    matched: &[Matched],
+    names: &'a [String],
+) -> Owners<'a> {
+    let mut owners = Owners::new(mapping, layout);
+    matched.iter().for_each(|matched| owners.add(&names[matched.tensor], &matched.captures));
+    owners
+}
+
+/// Writes a module's captured paths, with dots.
+pub(crate) fn path_text(paths: &Paths) -> String {
+    segments(paths).join(".")
+}
+
+/// Returns the segments of a module's captured paths.
+pub(crate) fn segments(paths: &Paths) -> Vec<&str> {
+    paths.iter().flat_map(|(_, segments)| segments.iter()).map(String::as_str).collect()
 }
 
 pub(crate) fn sort_out(
@@ -55,9 +84,9 @@ pub(crate) fn sort_out(
     let mut keys = Keys::default();
     let mut modules: IndexMap<Paths, u32> = IndexMap::new();
     let mut unmatched: Vec<(usize, String)> = Vec::new();
-    let names = strip_prefixes(catalog, options, errors);
-    let active: Vec<bool> =
-        layout.rules.iter().map(|rule| holds(&rule.when, options).unwrap_or(true)).collect();
+    let names = names_for_rules(Some(layout), catalog, options, errors);
+    let facts = options.provenance.of(layout);
+    let active: Vec<bool> = layout.rules.iter().map(|rule| facts.hold(&rule.when).unwrap_or(true)).collect();
     let uncaptured: Vec<_> = (0..layout.rules.len()).map(|rule| uncaptured(pair, rule)).collect();
     for (tensor, name) in names.iter().enumerate() {
         let stored = &catalog.tensors[tensor];
@@ -71,6 +100,10 @@ pub(crate) fn sort_out(
         }
         // A tensor of a set of files goes by `FILE::KEY`.
         let (file, key) = layout.split_name(name);
+        if is_flat(key) {
+            errors.push(flat(catalog, tensor));
+            continue;
+        }
         let found = layout
             .rules
             .iter()
@@ -83,6 +116,14 @@ pub(crate) fn sort_out(
         let best = found.get_mut(special.unwrap_or(0));
         let Some((rule, mut captures)) = best.map(|(rule, captures)| (*rule, std::mem::take(captures)))
         else {
+            // What both sides compute from one config goes along.
+            let is_computed = |layout: &Layout| {
+                layout.computed.iter().any(|computed| computed.template.matches(file, key).is_some())
+            };
+            if is_computed(layout) && is_computed(pair.target) {
+                keys.computed.push((tensor, name.clone()));
+                continue;
+            }
             match layout.ignore.iter().find(|template| template.matches(file, key).is_some()) {
                 Some(ignored) => {
                     let rule = Some(ignored.span.clone());
@@ -115,23 +156,58 @@ pub(crate) fn sort_out(
         let module = *modules.entry(captures.paths.clone()).or_insert(next);
         keys.matched.push(Matched { tensor, rule, module, captures });
     }
+    refuse_unread(layout, catalog, options, errors);
     drop_unanchored(mapping, layout, modules.len(), &mut keys, &mut unmatched, &names);
     keys.modules = modules.into_keys().collect();
-    if keys.matched.is_empty() {
-        nothing_matched(mapping, layout, catalog, &names, &keys, errors);
+    let left = leave_modules(layout, catalog, options, &names, &mut keys, errors);
+    if keys.matched.is_empty() && !left.is_empty() {
+        errors.push(
+            Diagnostic::error("bind/modules", "--modules leaves nothing to convert")
+                .file(&catalog.path)
+                .found(format!("all modules are left as they are: {}", listed(&keys.left)))
+                .help("name the modules whose tensors are to be converted"),
+        );
+    } else if keys.matched.is_empty() {
+        let unheld = unheld(layout, &active, &names);
+        nothing_matched(mapping, layout, catalog, (&names, unheld), &facts, &keys, errors);
     } else if mapping.unmapped == Unmapped::Error && !options.allows(Allow::Unmatched) {
         // Names that differ in their numbers alone are as near to the same rule.
         let mut near: FxHashMap<String, Option<&Template>> = FxHashMap::default();
+        let owners = owners(mapping, layout, &keys.matched, &names);
         for (tensor, name) in &unmatched {
-            let near = *near.entry(pattern(name)).or_insert_with(|| nearest_rule(layout, name));
-            errors.push(unmatched_tensor(layout, catalog, *tensor, near));
+            let attached = owners.of(name);
+            let mut near = || *near.entry(pattern(name)).or_insert_with(|| nearest_rule(layout, name));
+            errors.push(match (attached, unheld(layout, &active, std::slice::from_ref(name))) {
+                (_, Some(rule)) => condition_of_rule(layout, rule, &facts)
+                    .file(&catalog.path)
+                    .tensor(&catalog.tensors[*tensor].key),
+                (Some(attached), None) => unmatched_attachment(layout, catalog, *tensor, &attached),
+                (None, None) => unmatched_tensor(layout, catalog, *tensor, near()),
+            });
         }
     }
+    unmatched.extend(left);
+    unmatched.sort_unstable();
     keys.kept = unmatched;
+    keys.names = names;
+    keys.kept.extend(keys.computed.iter().cloned());
     if options.tied == Tied::KeepOne {
         drop_tied(catalog, &mut keys);
     }
     keys
+}
+
+impl Keys {
+    /// Returns whether the names of a target's rule are names in a module: of its paths, those that any of the target's
+    /// templates captures are the ones that this rule's does. What the source captures besides does not count.
+    pub(super) fn writes_in(&self, target: &Layout, rule: usize, module: u32) -> bool {
+        let wanted: Vec<&str> = target.rules[rule].template.paths().collect();
+        let captured =
+            |name: &str| target.rules.iter().any(|rule| rule.template.paths().any(|path| path == name));
+        let paths = &self.modules[module as usize];
+        wanted.iter().all(|name| paths.iter().any(|(path, _)| **path == **name))
+            && paths.iter().all(|(path, _)| wanted.contains(&&**path) || !captured(path))
+    }
 }
 
 /// Returns the paths that the target captures for a source rule's parameters and the source does not, each as the
@@ -141,6 +217,74 @@ fn uncaptured(pair: &Pair<'_>, rule: usize) -> Paths {
     let params = pair.source_rules[rule].params.iter();
     let wanted = params.flat_map(|&param| pair.paths_of(param)).filter(|path| !captured.contains(path));
     wanted.filter_map(|path| Some((path.into(), pair.target.paths.get(path)?.as_slice().into()))).collect()
+}
+
+/// Takes the modules that `--modules` leaves as they are out of those that are converted; returns their tensors.
+fn leave_modules(
+    layout: &Layout,
+    catalog: &Catalog,
+    options: &BindOptions,
+    names: &[String],
+    keys: &mut Keys,
+    errors: &mut Collector,
+) -> Vec<(usize, String)> {
+    if options.modules.is_empty() {
+        return Vec::new();
+    }
+    let error =
+        |message: String| Diagnostic::error("bind/modules", message).file(&catalog.path).rule(&layout.span);
+    let held: FxHashSet<u32> = keys.matched.iter().map(|matched| matched.module).collect();
+    let all: Vec<(u32, Paths)> =
+        (0..).zip(std::mem::take(&mut keys.modules)).filter(|(module, _)| held.contains(module)).collect();
+    if !all.is_empty() && all.iter().all(|(_, paths)| paths.is_empty()) {
+        let message = format!("--modules does not apply to the layout `{}`", layout.name);
+        errors.push(
+            error(message)
+                .found("its rules name every tensor and capture no path of a module (`{*m}`)")
+                .help("leave --modules out"),
+        );
+    }
+    let paths: Vec<Vec<&str>> = all.iter().map(|(_, paths)| segments(paths)).collect();
+    for glob in options.modules.idle(&paths) {
+        let texts: Vec<String> = paths.iter().map(|path| path.join(".")).collect();
+        errors.push(
+            error(format!("--modules '{glob}' matches no module"))
+                .expected(format!("one of the modules that the rules find: {}", listed(&texts)))
+                .help("`*` stands for any text, also with dots in it; the path is what stands before the rules' names"),
+        );
+    }
+    let mut numbers: FxHashMap<u32, u32> = FxHashMap::default();
+    for (module, paths) in all {
+        if options.modules.takes(&segments(&paths)) {
+            numbers.insert(module, keys.modules.len() as u32);
+            keys.modules.push(paths);
+        } else {
+            keys.left.push(path_text(&paths));
+        }
+    }
+    let mut left = Vec::new();
+    keys.matched.retain_mut(|matched| match numbers.get(&matched.module) {
+        Some(&module) => {
+            matched.module = module;
+            true
+        }
+        None => {
+            left.push((matched.tensor, names[matched.tensor].clone()));
+            false
+        }
+    });
+    left
+}
+
+/// Writes paths of modules, those that differ in numbers alone as one.
+pub(crate) fn listed<T: AsRef<str>>(paths: &[T]) -> String {
+    const MOST: usize = 12;
+    let mut folded = fold_keys(paths.iter().map(AsRef::as_ref));
+    if folded.len() > MOST {
+        folded.truncate(MOST);
+        folded.push("…".to_owned());
+    }
+    folded.join(", ")
 }
 
 /// Of tied tensors that pass through, only the first is kept: the file says that they are one.
@@ -188,11 +332,79 @@ fn drop_unanchored(
     unmatched.sort_unstable();
 }
 
-/// Removes wrapper prefixes: component by component, as often as they stand there, and from all names or none.
-fn strip_prefixes(catalog: &Catalog, options: &BindOptions, errors: &mut Collector) -> Vec<String> {
+/// Returns whether a tensor is the flat parameter of a sharded module: `_flat_param` (pytorch/pytorch,
+/// `torch/distributed/fsdp/_flat_param.py`), `flat_param`, `flat_param_0` (facebookresearch/fairscale,
+/// `fairscale/nn/misc/flatten_params_wrapper.py`).
+fn is_flat(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    let last = last.strip_prefix('_').unwrap_or(last);
+    let rest = last.strip_prefix("flat_param");
+    rest.is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix('_').is_some_and(|n| n.parse::<u32>().is_ok())
+    })
+}
+
+fn flat(catalog: &Catalog, tensor: usize) -> Diagnostic {
+    let message =
+        "it is the flat parameter of a sharded module (FSDP): one rank's part of many parameters in a row";
+    Diagnostic::error("bind/flat-parameter", message)
+        .file(&catalog.path)
+        .tensor(&catalog.tensors[tensor].key)
+        .help(
+            "put the ranks together first: load the checkpoint into the FSDP model and save its full state dict \
+             (`StateDictType.FULL_STATE_DICT`)",
+        )
+}
+
+/// A tensor that cannot be read is an error where the conversion would take it.
+fn refuse_unread(layout: &Layout, catalog: &Catalog, options: &BindOptions, errors: &mut Collector) {
+    let matches = |globs: &Option<GlobSet>, key: &str| globs.as_ref().map(|globs| globs.is_match(key));
+    for (key, reason) in &catalog.unread {
+        let (file, name) = layout.split_name(key);
+        let is_ignored = || layout.ignore.iter().any(|template| template.matches(file, name).is_some());
+        if matches(&options.drop, key) != Some(true)
+            && matches(&options.only, key) != Some(false)
+            && !is_ignored()
+        {
+            errors.push(reason.clone());
+        }
+    }
+}
+
+/// Returns the names of all tensors as rules see them: without the wrappers of frameworks, which is said, unless the layout
+/// itself names one; and the prefixes that are asked for removed component by component, as often as they stand there, and
+/// from all names or none.
+pub(crate) fn names_for_rules(
+    layout: Option<&Layout>,
+    catalog: &Catalog,
+    options: &BindOptions,
+    errors: &mut Collector,
+) -> Vec<String> {
+    let unwrapped = catalog
+        .unwrapped()
+        .filter(|unwrapped| !layout.is_some_and(|layout| layout.names_any(&unwrapped.wrappers())));
+    let name_of = |at: usize| match unwrapped {
+        Some(unwrapped) => &unwrapped.names[at],
+        None => &catalog.tensors[at].key,
+    };
+    if let Some(unwrapped) = unwrapped {
+        let taken = unwrapped.taken.iter().map(|(name, count)| format!("`{name}.` of {count}"));
+        let message = format!(
+            "of {} names, wrappers were taken out: {}",
+            catalog.tensors.len(),
+            taken.collect::<Vec<_>>().join(", ")
+        );
+        errors.push(Diagnostic::warning("bind/wrappers", message).file(&catalog.path));
+    }
+    // A prefix that is a wrapper is gone already.
+    let asked = options.strip_prefix.iter().map(|prefix| match unwrapped {
+        Some(unwrapped) => unwrapped.prefix(prefix.trim_end_matches(['.', '/'])),
+        None => prefix.clone(),
+    });
+    let asked: Vec<String> = asked.filter(|prefix| !prefix.is_empty()).collect();
     let strip = |key: &str| {
         let mut rest = key;
-        while let Some(shorter) = options.strip_prefix.iter().find_map(|prefix| {
+        while let Some(shorter) = asked.iter().find_map(|prefix| {
             let behind = rest.strip_prefix(prefix.trim_end_matches(['.', '/']))?;
             behind.strip_prefix(['.', '/']).filter(|behind| !behind.is_empty())
         }) {
@@ -200,16 +412,17 @@ fn strip_prefixes(catalog: &Catalog, options: &BindOptions, errors: &mut Collect
         }
         rest.to_owned()
     };
-    let names: Vec<String> = catalog.tensors.iter().map(|tensor| strip(&tensor.key)).collect();
-    if options.strip_prefix.is_empty() {
+    let names: Vec<String> = (0..catalog.tensors.len()).map(|at| strip(name_of(at))).collect();
+    if asked.is_empty() {
         return names;
     }
     let bare: Vec<&str> = catalog
         .tensors
         .iter()
         .zip(&names)
-        .filter(|(tensor, name)| tensor.key == **name)
-        .map(|(tensor, _)| tensor.key.as_str())
+        .enumerate()
+        .filter(|(at, (_, name))| name_of(*at) == *name)
+        .map(|(_, (tensor, _))| tensor.key.as_str())
         .collect();
     let mixed = bare.len() < names.len() && options.allows(Allow::MixedPrefix);
     if !bare.is_empty() && !mixed {
@@ -224,14 +437,46 @@ fn strip_prefixes(catalog: &Catalog, options: &BindOptions, errors: &mut Collect
     names
 }
 
+/// Returns a rule that does not count with this config and has the name of a tensor.
+fn unheld(layout: &Layout, active: &[bool], names: &[String]) -> Option<usize> {
+    (0..layout.rules.len()).filter(|rule| !active[*rule]).find(|&rule| {
+        names.iter().any(|name| {
+            let (file, key) = layout.split_name(name);
+            layout.rules[rule].template.matches(file, key).is_some()
+        })
+    })
+}
+
+/// Says that a rule has the name of a tensor, and does not count with this config.
+fn condition_of_rule(layout: &Layout, rule: usize, facts: &Facts<'_>) -> Diagnostic {
+    let rule = &layout.rules[rule];
+    let error = Diagnostic::error("bind/condition", "the rule of this name does not count with this config")
+        .rule(&rule.template.span);
+    let broken = rule.when.iter().find(|one| facts.hold(std::slice::from_ref(one)) == Some(false));
+    let Some(broken) = broken else { return error };
+    let found = match facts.get(&broken.key) {
+        Some(fact) => format!("{} = {}", fact.place(), fact.value),
+        None => format!("no `{}` in {}", broken.key, facts.describes().unwrap_or("the config")),
+    };
+    error
+        .expected(format!("`{}` is {}", broken.key, broken.allowed_words()))
+        .found(found)
+        .help("choose the layout that fits the config, or correct the config")
+}
+
 fn nothing_matched(
     mapping: &Mapping,
     layout: &Layout,
     catalog: &Catalog,
-    names: &[String],
+    (names, unheld): (&[String], Option<usize>),
+    facts: &Facts<'_>,
     keys: &Keys,
     errors: &mut Collector,
 ) {
+    if let Some(rule) = unheld {
+        errors.push(condition_of_rule(layout, rule, facts).file(&catalog.path));
+        return;
+    }
     let total = names.len();
     let mut error = Diagnostic::error("bind/nothing", format!("0 of {total} source tensors matched"))
         .file(&catalog.path)
@@ -291,6 +536,22 @@ fn nearest_rule<'a>(layout: &'a Layout, name: &str) -> Option<&'a Template> {
     shapes.get(near).copied()
 }
 
+/// A tensor without a rule that belongs to a weight: neither left out nor passed through is it right.
+fn unmatched_attachment(
+    layout: &Layout,
+    catalog: &Catalog,
+    tensor: usize,
+    attached: &Attached,
+) -> Diagnostic {
+    let kind = attached.kind;
+    Diagnostic::error("bind/unmatched", format!("no rule matches {}", kind.words()))
+        .file(&catalog.path)
+        .tensor(&catalog.tensors[tensor].key)
+        .rule(&layout.span)
+        .found(format!("it belongs to `{}`", attached.weight_pattern()))
+        .help(kind.help())
+}
+
 fn unmatched_tensor(
     layout: &Layout,
     catalog: &Catalog,
@@ -303,9 +564,11 @@ fn unmatched_tensor(
         .rule(&layout.span);
     match near {
         Some(template) => error.help(format!(
-            "the nearest rule is `{template}`; leave the tensor out with --drop, or pass it through with --allow unmatched"
+            "the nearest rule is `{template}`: correct the name, or choose the layout that has this tensor; --drop leaves out what the model does not need, --allow unmatched passes it through"
         )),
-        None => error.help("leave it out with --drop, or pass it through with --allow unmatched"),
+        None => error.help(
+            "choose the layout that has it; --drop leaves out what the model does not need, --allow unmatched passes it through",
+        ),
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! [`bind`] returns all blocks of all source and target tensors on common coordinates, or every error that there is.
 
+mod attachment;
+mod casts;
 mod classes;
 mod counts;
 mod explain;
@@ -9,21 +11,26 @@ mod fits;
 mod gaps;
 mod given;
 mod keys;
+mod left_behind;
 mod lower;
+mod needed;
+mod only;
 mod options;
 mod pair;
 mod parts;
 mod sizes;
 mod source;
 mod target;
+mod ties;
 mod trace;
 mod unknowns;
 
+pub(crate) use keys::names_for_rules;
 pub use lower::{Block, Content, Coordinate, Digit};
-pub use options::{Allow, BindOptions, Config, Tied};
+pub use options::{Allow, BindOptions, Modules, Tied};
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
@@ -33,6 +40,7 @@ use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
 use crate::mapping::key::Captures;
+use crate::mapping::role::AttentionPart;
 use crate::mapping::{Layout, Mapping};
 use crate::span::Span;
 use pair::{AxisId, Pair, ParamId};
@@ -47,6 +55,8 @@ pub struct Bound {
     pub targets: Vec<TargetTensor>,
     /// Source tensors that pass through, each with its name in the output.
     pub kept: Vec<(usize, String)>,
+    /// Those among them that follow from a config: they are not cast.
+    pub computed: BTreeSet<usize>,
     /// Source tensors that are left out.
     pub dropped: Vec<Dropped>,
     /// Source tensors that are left out because another one that passes through is the same, which stands second.
@@ -55,6 +65,8 @@ pub struct Bound {
     pub unplaced: Vec<usize>,
     /// The names of the parameters.
     pub params: Vec<String>,
+    /// Of each parameter, which part of which attention it is.
+    pub parts: Vec<Option<AttentionPart>>,
     /// All parameter instances.
     pub instances: Vec<InstanceInfo>,
     /// All sizes, one entry per axis and value.
@@ -65,6 +77,21 @@ pub struct Bound {
     pub warnings: Vec<Diagnostic>,
     /// Captured paths of each module, written with dots.
     pub modules: Vec<String>,
+    /// Likewise of the modules that `--modules` leaves as they are.
+    pub left: Vec<String>,
+    /// The source layout as it was read, where a parameter of it is read as the one that it is tied to.
+    pub source_layout: Option<Layout>,
+    /// The target layout as it is written, where a parameter that the source lacks is written as the one that it is tied
+    /// to.
+    pub target_layout: Option<Layout>,
+}
+
+impl Bound {
+    /// Returns the paths of the modules that are converted, in the order of their names in the source.
+    pub fn converted_modules(&self) -> Vec<&str> {
+        let held: BTreeSet<usize> = self.instances.iter().map(|instance| instance.module).collect();
+        held.into_iter().map(|module| self.modules[module].as_str()).collect()
+    }
 }
 
 /// One parameter of one module, or of one layer where both layouts keep layers apart.
@@ -124,8 +151,10 @@ pub struct Reading {
     /// What the rule's template captured, or was printed with.
     pub captures: Captures,
     /// The sizes of axes for each parameter of the rule. Where only a product is known (`h d` of thirds), its factors
-    /// are any that fit: no tensor of either layout tells them apart.
+    /// are any that fit: no tensor of either layout tells them apart; those are not in [`Reading::known`].
     pub sizes: Vec<(usize, Arc<AxisSizes>)>,
+    /// Of these the ones that something tells: a shape, an option, the config, a record.
+    pub known: Vec<(usize, Arc<AxisSizes>)>,
 }
 
 /// Sizes by axis name.
@@ -236,8 +265,8 @@ struct Binding<'a> {
     keys: keys::Keys,
     instances: Instances,
     held: Vec<Held>,
-    /// For a parameter that is missing: a name that may be meant for one of its tensors.
-    near: RefCell<FxHashMap<ParamId, Option<String>>>,
+    /// For a parameter that is missing: what is there instead, and how that belongs to it.
+    near: RefCell<FxHashMap<ParamId, Option<(String, Option<attachment::Attachment>)>>>,
 }
 
 /// Binds a checkpoint to a source layout and derives the target layout's tensors.
@@ -254,8 +283,13 @@ pub fn bind(
 ) -> Result<Bound, Errors> {
     let mut errors = Collector::default();
     explain::check_conditions(source, options, &mut errors);
+    let ties = ties::settle(mapping, source, target, catalog, options);
+    let source = ties.source.as_ref().unwrap_or(source);
+    let target = ties.target.as_ref().unwrap_or(target);
+    ties.warnings.into_iter().for_each(|warning| errors.push(warning));
     let pair = Pair::new(mapping, source, target);
     let keys = keys::sort_out(&pair, catalog, options, &mut errors);
+    casts::check(catalog, &keys, options, &mut errors);
     gaps::check_paths(catalog, &keys, options, &mut errors);
     let given = given::given(&pair, options, &mut errors);
     let mut unknowns = Unknowns::new(&pair, given);
@@ -272,10 +306,19 @@ pub fn bind(
     unknowns.solver.solve();
     let groups = binding.target_groups(&mut unknowns, &mut errors);
     binding.apply_rules(&mut unknowns);
+    binding.take_only_values(&mut unknowns);
     binding.check_counts(&unknowns, &mut errors);
     explain::contradictions(&binding, &unknowns, &mut errors);
+    binding.check_kinds_of_modules(&mut errors);
     let (bound, errors) = binding.finish(&mut unknowns, &groups, errors);
     let (mut bound, warnings) = errors.finish(bound)?;
     bound.warnings = warnings;
+    (bound.source_layout, bound.target_layout) = (ties.source, ties.target);
     Ok(bound)
+}
+
+/// Returns of each parameter which part of which attention it is.
+fn attention_parts(mapping: &Mapping) -> Vec<Option<AttentionPart>> {
+    let roles = mapping.roles();
+    mapping.params.keys().map(|name| roles.part(name).cloned()).collect()
 }

@@ -1,7 +1,8 @@
 //! What a caller may ask of a binding beyond the two layouts.
 
-use globset::GlobSet;
-use serde_json::Value;
+use globset::{Glob, GlobMatcher, GlobSet};
+
+use crate::provenance::Provenance;
 
 /// Something that is an error unless it is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub enum Allow {
     MixedPrefix,
     /// A condition on the config is taken to hold where there is no config.
     MissingConfig,
+    /// What belongs to a converted weight and is held by no rule passes through untouched.
+    LeftBehind,
 }
 
 impl Allow {
@@ -30,6 +33,7 @@ impl Allow {
         (Allow::NonzeroPadding, "nonzero-padding"),
         (Allow::MixedPrefix, "mixed-prefix"),
         (Allow::MissingConfig, "missing-config"),
+        (Allow::LeftBehind, "left-behind"),
     ];
 }
 
@@ -43,22 +47,44 @@ pub enum Tied {
     Duplicate,
 }
 
-/// A model's config file.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Where it was read from, for messages.
-    pub name: String,
-    /// Its content.
-    pub value: Value,
+/// Which modules the rules take (`--modules`): those whose path matches one of the globs, or any where there is none, and
+/// none of the globs behind a `!`. A path is what the templates capture, its segments joined by dots or by slashes.
+#[derive(Clone, Debug, Default)]
+pub struct Modules {
+    taken: Vec<GlobMatcher>,
+    left: Vec<GlobMatcher>,
 }
 
-impl Config {
-    /// Returns an entry that is there and not null; dots reach into nested objects.
-    pub fn get(&self, key: &str) -> Option<&Value> {
-        let direct = self.value.get(key);
-        let nested = || key.split('.').try_fold(&self.value, |value, part| value.get(part));
-        direct.or_else(nested).filter(|value| !value.is_null())
+impl Modules {
+    /// Adds a glob; `!` before it leaves out what it matches. `text` is as the caller wrote it.
+    pub fn add(&mut self, text: &str, glob: &Glob) {
+        let list = if text.starts_with('!') { &mut self.left } else { &mut self.taken };
+        list.push(glob.compile_matcher());
     }
+
+    /// Returns whether nothing was asked.
+    pub fn is_empty(&self) -> bool {
+        self.taken.is_empty() && self.left.is_empty()
+    }
+
+    /// Returns whether the rules take a module of that path.
+    pub fn takes(&self, segments: &[&str]) -> bool {
+        let matched = |globs: &[GlobMatcher]| globs.iter().any(|glob| matches(glob, segments));
+        (self.taken.is_empty() || matched(&self.taken)) && !matched(&self.left)
+    }
+
+    /// Returns the globs that match none of the modules, as they are written behind `--modules`.
+    pub fn idle(&self, modules: &[Vec<&str>]) -> Vec<String> {
+        let idle = |globs: &[GlobMatcher], sign: &str| -> Vec<String> {
+            let unmatched = globs.iter().filter(|glob| !modules.iter().any(|path| matches(glob, path)));
+            unmatched.map(|glob| format!("{sign}{}", glob.glob().glob())).collect()
+        };
+        [idle(&self.taken, ""), idle(&self.left, "!")].concat()
+    }
+}
+
+fn matches(glob: &GlobMatcher, segments: &[&str]) -> bool {
+    [".", "/"].iter().any(|separator| glob.is_match(segments.join(separator)))
 }
 
 /// What a caller may ask of a binding beyond the two layouts.
@@ -66,14 +92,16 @@ impl Config {
 pub struct BindOptions {
     /// Sizes from the command line, `--axis h=12`.
     pub axes: Vec<(String, u64)>,
-    /// The source's config.
-    pub config: Option<Config>,
+    /// What the source says of itself: its config, and what its files hold beside tensors.
+    pub provenance: Provenance,
     /// Sizes that an earlier conversion recorded in the file.
     pub recorded: Vec<(String, u64)>,
     /// Only tensors that match are taken.
     pub only: Option<GlobSet>,
     /// Tensors that match are left out.
     pub drop: Option<GlobSet>,
+    /// The modules that the rules take; the tensors of others pass through untouched.
+    pub modules: Modules,
     /// Leading components to remove from names, as often as they stand there, in any order.
     pub strip_prefix: Vec<String>,
     /// What goes before every name of the output.
@@ -90,5 +118,38 @@ impl BindOptions {
     /// Returns whether that is allowed.
     pub fn allows(&self, allow: Allow) -> bool {
         self.allow.contains(&allow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn modules(globs: &[&str]) -> Modules {
+        let mut modules = Modules::default();
+        for text in globs {
+            modules.add(text, &Glob::new(text.trim_start_matches('!')).expect("a glob"));
+        }
+        modules
+    }
+
+    #[test]
+    fn modules_are_taken_by_their_paths() {
+        let text = ["text", "0", "attn"];
+        let vision = ["vision", "0", "attn"];
+        for (globs, takes) in [
+            (&[][..], (true, true)),
+            (&["*"], (true, true)),
+            (&["text.*"], (true, false)),
+            (&["text/*"], (true, false)),
+            (&["!vision.*"], (true, false)),
+            (&["*attn", "!text.0.*"], (false, true)),
+            (&["vision.*", "text.*"], (true, true)),
+        ] {
+            let modules = modules(globs);
+            assert_eq!((modules.takes(&text), modules.takes(&vision)), takes, "{globs:?}");
+        }
+        let idle = modules(&["text.*", "audio.*", "!cross.*"]).idle(&[text.to_vec(), vision.to_vec()]);
+        assert_eq!(idle, ["audio.*", "!cross.*"]);
     }
 }

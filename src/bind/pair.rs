@@ -210,6 +210,20 @@ impl<'a> Pair<'a> {
         self.restated[side as usize][axis.0 as usize]
     }
 
+    /// Returns the axes that the two layouts store in different orders: the elements along one move, and no shape shows it.
+    pub(crate) fn moved_axes(&self) -> Vec<AxisId> {
+        let permuted = |side, axis| match (self.stored(side, axis), self.canonical(side, axis)) {
+            (Some(stored), Some(canonical)) => stored != canonical,
+            _ => false,
+        };
+        let moves = |&axis: &AxisId| match (permuted(Side::Source, axis), permuted(Side::Target, axis)) {
+            (false, false) => false,
+            (true, true) => self.stored(Side::Source, axis) != self.stored(Side::Target, axis),
+            _ => true,
+        };
+        self.axes().filter(moves).collect()
+    }
+
     /// Returns whether `inner` is `outer` or stands in its canonical definition.
     pub(crate) fn contains(&self, side: Side, outer: AxisId, inner: AxisId) -> bool {
         outer == inner

@@ -2,7 +2,6 @@
 
 use rustc_hash::FxHashMap;
 
-use super::keys::holds;
 use super::options::Allow;
 use super::pair::Side;
 use super::target::Group;
@@ -27,9 +26,7 @@ impl Binding<'_> {
                 errors.push(
                     explain::missing(self, param, group.module, &values)
                         .related(span, format!("needs `{name}` beside the parts that are there"))
-                        .help(
-                            "leave the other parts out with --drop, or use a layout that stores them apart",
-                        ),
+                        .help("use a target layout that stores the parts apart"),
                 );
             }
         }
@@ -50,9 +47,9 @@ impl Binding<'_> {
             let fixed = dtypes.iter().find(|(_, dtype)| dtype.cast_to(Some(Dtype::F32)) != Dtype::F32);
             let help = match fixed {
                 None => "cast all floating-point tensors with --dtype".to_owned(),
-                Some((_, dtype)) => format!(
-                    "{dtype} is not cast by --dtype: choose a layout that stores the parts apart, or leave them out with --drop"
-                ),
+                Some((_, dtype)) => {
+                    format!("{dtype} is not cast by --dtype: choose a layout that stores the parts apart")
+                }
             };
             let listed = dtypes
                 .iter()
@@ -115,7 +112,7 @@ impl Binding<'_> {
                         .file(&self.catalog.path)
                         .tensor(&stored.key)
                         .rule(&self.pair.target.span)
-                        .help("add a rule for it, or leave it out with --drop"),
+                        .help("add a rule for it in a mapping file of your own; --drop leaves out what the model does not need"),
                     );
                     continue;
                 }
@@ -125,7 +122,7 @@ impl Binding<'_> {
                     .file(&self.catalog.path)
                     .tensor(&stored.key)
                     .found(format!("`{key}` also comes from {other}"))
-                    .help("leave one of the two out with --drop")
+                    .help("the checkpoint seems to hold one weight twice: leave out with --drop the one that its model does not read")
             };
             if let Some(&at) = by_key.get(key.as_str()) {
                 let target = &targets[at];
@@ -143,11 +140,12 @@ impl Binding<'_> {
     /// Parameters for which the target has no tensor: zeros may be dropped, anything else has no place.
     pub(super) fn unplaced(&self, errors: &mut Collector) -> Vec<usize> {
         let layout = self.pair.layout(Side::Target);
+        let facts = self.options.provenance.of(layout);
         let mut unplaced = Vec::new();
         for (instance, (_, param, _)) in self.instances.all.iter().enumerate() {
             let Some((name, declared)) = self.pair.mapping.params.get_index(*param) else { continue };
             let has_place = layout.rules.iter().any(|rule| {
-                holds(&rule.when, self.options) != Some(false) && rule.expr.params().contains(&name.as_str())
+                facts.hold(&rule.when) != Some(false) && rule.expr.params().contains(&name.as_str())
             });
             if has_place {
                 continue;
@@ -165,7 +163,7 @@ impl Binding<'_> {
                     .file(&self.catalog.path)
                     .tensor(&self.catalog.tensors[tensor].key)
                     .rule(&layout.span)
-                    .help("leave the tensor out with --drop, or choose a layout that has it"),
+                    .help("choose a target layout that has it; --drop leaves out only what is not used there, such as the head of another task"),
                 );
             }
         }

@@ -42,7 +42,7 @@ impl Binding<'_> {
             }
             let stored = &self.catalog.tensors[tensor];
             if stored.shape.len() != prepared.dims.len() {
-                errors.push(explain::rank(self, tensor, rule));
+                errors.push(explain::rank(self, tensor, rule, module));
                 continue;
             }
             unknowns.share(&prepared.dims, &scopes);
@@ -104,7 +104,7 @@ impl Binding<'_> {
                         .rule(&self.pair.layout(Side::Source).rules[*rule].template.span)
                         .expected(format!("{given} ({origin})"))
                         .found(count.to_string())
-                        .help("complete the checkpoint, correct the size, or use `--allow index-gap`"),
+                        .help("complete the checkpoint, or correct the size; if its model has so few, `--allow index-gap` converts them"),
                     );
                 }
             }
@@ -131,7 +131,6 @@ fn given_size(binding: &Binding<'_>, name: &str) -> Option<(u64, String)> {
         return Some((*size, format!("--axis {name}={size}")));
     }
     let entry = binding.pair.layout(Side::Source).config.get(name).filter(|entry| entry.is.is_none())?;
-    let config = options.config.as_ref()?;
-    let (key, value) = entry.keys.iter().find_map(|key| Some((key, config.get(key)?.as_u64()?)))?;
-    Some((value, format!("{} `{key}`", config.name)))
+    let fact = options.provenance.of(binding.pair.source).first(&entry.keys)?;
+    Some((fact.value.as_u64()?, fact.place()))
 }

@@ -4,14 +4,15 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::classes::{Classes, Lowered};
-use super::keys::holds;
+use super::keys::path_text;
 use super::lower::{Instance, LowerError};
+use super::needed;
 use super::options::Allow;
 use super::pair::{AxisId, ParamId, Side};
 use super::unknowns::{Scopes, Unknowns};
 use super::{
     Binding, Bound, Indices, InstanceInfo, OrderedMap, OrderedSet, Reading, SourceTensor, TargetTensor,
-    explain,
+    attention_parts, explain,
 };
 use crate::catalog::row_major;
 use crate::diag::{Collector, Diagnostic};
@@ -35,18 +36,23 @@ impl Binding<'_> {
     /// Finds what the target will hold, and what is missing for it.
     pub(super) fn target_groups(&self, unknowns: &mut Unknowns<'_>, errors: &mut Collector) -> Vec<Group> {
         self.check_required(unknowns, errors);
+        self.check_needed(unknowns, errors);
         let layout = self.pair.layout(Side::Target);
+        let facts = self.options.provenance.of(layout);
         let mut groups = Vec::new();
         for (rule, prepared) in self.pair.target_rules.iter().enumerate() {
-            if self.is_spare_copy(rule) || holds(&layout.rules[rule].when, self.options) == Some(false) {
+            if self.is_spare_copy(rule) || facts.hold(&layout.rules[rule].when) == Some(false) {
                 continue;
             }
             for module in 0..self.keys.modules.len() as u32 {
                 let mut tuples = self.tuples(module, &prepared.params);
-                let zeros = self.is_demanded(rule, module);
-                if zeros {
+                let always = self.is_demanded(rule, module);
+                if always {
                     tuples.extend(self.places(module, &prepared.params));
                 }
+                let made = self.made_of_zeros(rule, module);
+                let zeros = always || !made.is_empty();
+                tuples.extend(made);
                 for values in tuples {
                     let scopes: SmallVec<[Scopes; 3]> = prepared
                         .params
@@ -90,29 +96,28 @@ impl Binding<'_> {
                 .zip(rules)
                 .any(|(other, rule)| !rule.optional && other.params.contains(param))
         };
-        rules[rule].optional && self.pair.target_rules[rule].params.iter().all(held_elsewhere)
+        let is_needed = needed::reason(&rules[rule], &self.facts(Side::Target)).is_some();
+        rules[rule].optional && !is_needed && self.pair.target_rules[rule].params.iter().all(held_elsewhere)
     }
 
     /// Returns whether the target always has the rule's tensors in that module, made of zeros where the source lacks them.
     fn is_demanded(&self, rule: usize, module: u32) -> bool {
-        let held = &self.pair.layout(Side::Target).rules[rule];
+        let layout = self.pair.layout(Side::Target);
         let always = |&param: &ParamId| {
             self.pair.mapping.params.get_index(param).is_some_and(|(_, p)| p.absent_zeros && !p.optional)
         };
         let params = &self.pair.target_rules[rule].params;
-        !held.optional
-            && params.iter().all(always)
-            && params.iter().all(|&param| self.is_module_of(module, param))
+        !layout.rules[rule].optional && params.iter().all(always) && self.keys.writes_in(layout, rule, module)
     }
 
     /// Returns whether a module's captured paths are those under which a parameter is found.
-    fn is_module_of(&self, module: u32, param: ParamId) -> bool {
+    pub(super) fn is_module_of(&self, module: u32, param: ParamId) -> bool {
         let captured = &self.keys.modules[module as usize];
         captured.iter().map(|(name, _)| &**name).eq(self.pair.paths_of(param))
     }
 
     /// Returns the instance indices under which the module has anything that stands beside these parameters.
-    fn places(&self, module: u32, params: &[ParamId]) -> OrderedSet<Indices> {
+    pub(super) fn places(&self, module: u32, params: &[ParamId]) -> OrderedSet<Indices> {
         let most = params.iter().max_by_key(|&&param| self.pair.params[param].instance_axes.len());
         let Some(&most) = most else { return OrderedSet::default() };
         let axes = &self.pair.params[most].instance_axes;
@@ -163,7 +168,7 @@ impl Binding<'_> {
         joined
     }
 
-    fn by_module(&self, module: u32, param: ParamId) -> impl Iterator<Item = &Indices> {
+    pub(super) fn by_module(&self, module: u32, param: ParamId) -> impl Iterator<Item = &Indices> {
         let ids = self.instances.by_module.get(&(module, param)).map(Vec::as_slice).unwrap_or_default();
         ids.iter().map(|&id| &self.instances.all[id].2)
     }
@@ -188,7 +193,7 @@ impl Binding<'_> {
                         format!("the layout `{}` has no tensor for `{name}`", layout.name),
                     )
                     .rule(&layout.span)
-                    .help("declare the parameter optional, or use --allow missing"),
+                    .help("choose a source layout that has it, or declare it optional in the mapping file where models lack it"),
                 );
                 continue;
             }
@@ -240,14 +245,14 @@ impl Binding<'_> {
             let stored = &self.catalog.tensors[held.tensor];
             let strides = (stored.strides != row_major(&stored.shape)).then_some(&stored.strides[..]);
             match classes.lower(unknowns, &instance, strides) {
-                Ok(Lowered { blocks, sizes, .. }) => {
+                Ok(Lowered { blocks, sizes, known, .. }) => {
                     let rule = &self.pair.layout(Side::Source).rules[held.rule];
                     let affine = self.affine(unknowns, rule, held.scopes[0], &mut errors);
                     let params = &self.pair.source_rules[held.rule].params;
                     let instances = params.iter().copied().zip(held.instances.iter().copied()).collect();
                     let rule = rule.template.span.clone();
                     let captures = self.captures(held.module, &held.indices);
-                    let reading = Reading { rule: held.rule, captures, sizes };
+                    let reading = Reading { rule: held.rule, captures, sizes, known };
                     sources.push(SourceTensor {
                         tensor: held.tensor,
                         rule,
@@ -287,6 +292,7 @@ impl Binding<'_> {
         }
         let kept = self.kept(&targets, &by_key, &mut errors);
         let unplaced = self.unplaced(&mut errors);
+        self.check_left_behind(&sources, &targets, &mut errors);
         let mut instances: Vec<InstanceInfo> = self
             .instances
             .all
@@ -302,18 +308,21 @@ impl Binding<'_> {
                 instances[*instance].sources.push(at);
             }
         }
-        let modules = self.keys.modules.iter().map(|paths| {
-            paths.iter().flat_map(|(_, segments)| segments.iter()).cloned().collect::<Vec<_>>().join(".")
-        });
+        let modules = self.keys.modules.iter().map(path_text);
         let bound = Bound {
             targets,
             kept,
+            computed: self.keys.computed.iter().map(|(tensor, _)| *tensor).collect(),
             unplaced,
             params: self.pair.mapping.params.keys().cloned().collect(),
+            parts: attention_parts(self.pair.mapping),
             sizes: explain::sizes(&self, unknowns),
             dtype: self.options.dtype,
             warnings: Vec::new(),
             modules: modules.collect(),
+            left: self.keys.left,
+            source_layout: None,
+            target_layout: None,
             instances,
             sources,
             dropped: self.keys.dropped,
@@ -429,9 +438,9 @@ impl Binding<'_> {
             let captures = self.captures(group.module, &indices);
             let named = Captures { counts: counts.clone(), ..captures.clone() };
             if let Some(key) = self.print(rule, group, &named, errors) {
-                let Lowered { shape, blocks, sizes } = lowered;
+                let Lowered { shape, blocks, sizes, known } = lowered;
                 let (rule, instances) = (rule.template.span.clone(), instances.clone());
-                let reading = Reading { rule: group.rule, captures, sizes };
+                let reading = Reading { rule: group.rule, captures, sizes, known };
                 targets.push(TargetTensor { key, dtype, shape, rule, reading, blocks, instances, affine });
             }
             // The last axis of the name runs fastest.

@@ -22,6 +22,8 @@ pub(crate) enum Fact {
     Fixed,
     /// The framework's rule for what the config leaves out, or for what the layout fixes.
     Rule { span: Span },
+    /// No other size fits all that is known.
+    Only,
     /// One dimension of a stored tensor.
     Shape { tensor: usize, rule: usize, dim: usize },
     /// The indices in the names of stored tensors.

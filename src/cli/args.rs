@@ -45,6 +45,12 @@ pub(super) struct LayoutArgs {
     #[arg(long, value_name = "GLOB", help_heading = "Source")]
     pub(super) only: Vec<String>,
 
+    /// Convert only the modules whose paths match, what stands before the names of a family's tensors, and pass all others
+    /// through as they are; `!` before a glob leaves out those that match. May be given several times.
+    /// Example: --modules 'language_model.*' --modules '!*.cross_attn'
+    #[arg(long, value_name = "GLOB", help_heading = "Source")]
+    pub(super) modules: Vec<String>,
+
     /// Leave out tensors whose names match. Example: --drop '*.rotary_emb.inv_freq'
     #[arg(long, value_name = "GLOB", help_heading = "Source")]
     pub(super) drop: Vec<String>,
@@ -63,7 +69,8 @@ pub(super) struct LayoutArgs {
     )]
     pub(super) add_prefix: String,
 
-    /// Cast all floating-point tensors; a value that overflows is an error. Example: --dtype bf16
+    /// Cast all tensors of F64, F32, F16 and BF16, kept ones too; other types stay as they are, FP8 with scales is refused,
+    /// and a value that overflows is an error. Example: --dtype bf16
     #[arg(long, value_name = "TYPE", help_heading = "Output")]
     pub(super) dtype: Option<FloatType>,
 
@@ -298,17 +305,31 @@ impl From<FloatType> for Dtype {
 pub(super) enum Allowed {
     /// While binding.
     Bind(Allow),
+    /// While opening.
+    Open(OpenAllow),
+}
+
+/// What `--allow` takes where checkpoints are opened and nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum OpenAllow {
     /// A symbolic link that leaves the checkpoint's folder.
     OutsideLink,
+    /// A file that is one part of a checkpoint, read without the others.
+    Incomplete,
 }
 
 impl ValueEnum for Allowed {
     fn value_variants<'a>() -> &'a [Allowed] {
-        const ALL: [Allowed; Allow::ALL.len() + 1] = {
-            let mut all = [Allowed::OutsideLink; Allow::ALL.len() + 1];
+        const OPEN: [OpenAllow; 2] = [OpenAllow::OutsideLink, OpenAllow::Incomplete];
+        const ALL: [Allowed; Allow::ALL.len() + OPEN.len()] = {
+            let mut all = [Allowed::Open(OpenAllow::OutsideLink); Allow::ALL.len() + OPEN.len()];
             let mut at = 0;
-            while at < Allow::ALL.len() {
-                all[at] = Allowed::Bind(Allow::ALL[at].0);
+            while at < all.len() {
+                all[at] = if at < Allow::ALL.len() {
+                    Allowed::Bind(Allow::ALL[at].0)
+                } else {
+                    Allowed::Open(OPEN[at - Allow::ALL.len()])
+                };
                 at += 1;
             }
             all
@@ -317,10 +338,13 @@ impl ValueEnum for Allowed {
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        Some(clap::builder::PossibleValue::new(match self {
-            Allowed::OutsideLink => "outside-link",
-            Allowed::Bind(allow) => Allow::ALL.iter().find(|(other, _)| other == allow)?.1,
-        }))
+        match self {
+            Allowed::Open(allow) => allow.to_possible_value(),
+            Allowed::Bind(allow) => {
+                let (_, name) = Allow::ALL.iter().find(|(other, _)| other == allow)?;
+                Some(clap::builder::PossibleValue::new(*name))
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `qkvconv --from A --to B SRC DST`: the conversion.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -12,6 +12,7 @@ use qkvconv::exec::Rounded;
 use qkvconv::exec::publish::{Destination, Existing, Guard, Kept, Pending, PublishOptions};
 use qkvconv::format::Format;
 use qkvconv::plan::explain;
+use qkvconv::provenance::Provenance;
 use qkvconv::report::{Outcome, card, failed, failed_card, report};
 use qkvconv::verify::forward::Differences;
 use qkvconv::verify::readback::ReadBack;
@@ -19,7 +20,7 @@ use qkvconv::verify::readback::ReadBack;
 use super::Exit;
 use super::args::{ConvertArgs, LayoutArgs, VerifyHow};
 use super::progress::{Bar, catch_interrupts};
-use super::source::{inputs, limits, resolve, select_layouts};
+use super::source::{limits, resolve, select_layouts};
 use super::ui::Ui;
 
 /// The most bytes in a shard where nothing else is said, as huggingface_hub has it
@@ -46,8 +47,10 @@ pub(super) fn run(ui: &Ui, args: &ConvertArgs) -> Exit {
 pub(super) fn guard(args: &LayoutArgs, source: &Path) -> Guard {
     let mut guard = Guard::default();
     guard.reads("the source", source);
-    for path in inputs(args, source, "config.json") {
-        guard.reads("a mapping or a config", &path);
+    // The layouts are not known yet; some have a config file of another name.
+    let configs = Provenance::files(source, args.config.as_deref(), []);
+    for path in args.files.mappings.iter().chain(&configs) {
+        guard.reads("a mapping or a config", path);
     }
     guard
 }
@@ -104,12 +107,12 @@ fn convert(
 ) -> Result<Verdict, Errors> {
     let start = Instant::now();
     let selection = select_layouts(ui, &args.layouts, source)?;
-    let mut options = resolve(&args.layouts, source, selection.source().config_file())?;
+    let mut options = resolve(&args.layouts)?;
     options.max_shard_size = match destination {
         // A file is asked for by name: it is one, whatever its size, unless shards are asked for too.
         Destination::File(_) => args.max_shard_size,
-        // What cannot be cut is whole where nobody asks for shards.
-        Destination::Folder(_) if args.format.is_some_and(|format| !format.0.has_shards()) => {
+        // What cannot be cut, or whose parts no index holds together, is whole where nobody asks for shards.
+        Destination::Folder(_) if args.format.is_some_and(|format| !format.0.has_index()) => {
             args.max_shard_size
         }
         Destination::Folder(_) => Some(args.max_shard_size.unwrap_or(SHARD_SIZE)),
@@ -283,9 +286,8 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
     }
     let held = conversion.bound.sources.len();
     let made = conversion.bound.targets.len();
-    let modules: BTreeSet<usize> =
-        conversion.bound.instances.iter().map(|instance| instance.module).collect();
-    let modules = modules.len();
+    let converted = conversion.bound.converted_modules();
+    let modules = converted.len();
     let kept = conversion.bound.kept.len();
     ui.say(&format!(
         "{held} {} of {modules} {} -> {made} {}",
@@ -293,6 +295,12 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
         plural(modules, "module"),
         plural(made, "tensor")
     ));
+    // A model without paths of modules is one module, and has no name.
+    say_names(ui, "  ", converted.into_iter().filter(|path| !path.is_empty()));
+    if !conversion.bound.left.is_empty() {
+        ui.say("left as they are by --modules:");
+        say_names(ui, "  ", conversion.bound.left.iter().map(String::as_str));
+    }
     if kept > 0 {
         ui.say(&format!("{kept} other {} passed through unchanged", plural(kept, "tensor")));
     }
@@ -312,6 +320,18 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
         ui.say(&format!("{} written", BinaryBytes(done.stats.bytes_written)));
     } else {
         ui.say(&format!("{} would be written; dry run, nothing was", HumanBytes(conversion.bytes())));
+    }
+}
+
+/// Says names, folded, in a few lines.
+fn say_names<'a>(ui: &Ui, indent: &str, names: impl Iterator<Item = &'a str>) {
+    const MOST: usize = 8;
+    let folded = qkvconv::fold::fold_keys(names);
+    for name in folded.iter().take(MOST) {
+        ui.say(&format!("{indent}{name}"));
+    }
+    if let Some(more) = folded.len().checked_sub(MOST).filter(|&more| more > 0) {
+        ui.say(&format!("{indent}… and {more} more kinds of names"));
     }
 }
 

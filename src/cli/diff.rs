@@ -8,7 +8,7 @@ use qkvconv::diff::{DiffOptions, DiffReport, diff, work};
 use qkvconv::format::{OpenOptions, Reader, open};
 
 use super::Exit;
-use super::args::OpenArgs;
+use super::args::{OpenAllow, OpenArgs};
 use super::progress::{Bar, catch_interrupts};
 use super::source::{globs, open_options};
 use super::ui::Ui;
@@ -60,8 +60,8 @@ pub(super) struct DiffArgs {
     json: bool,
 
     /// Allow what is an error otherwise. Example: --allow outside-link
-    #[arg(long, value_name = "WHAT", value_parser = ["outside-link"])]
-    allow: Vec<String>,
+    #[arg(long, value_name = "WHAT")]
+    allow: Vec<OpenAllow>,
 
     /// How many threads to use; the result does not depend on it. Example: --threads 4
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -98,7 +98,7 @@ pub(super) fn run(ui: &Ui, args: &DiffArgs) -> Exit {
 
 fn compare(ui: &Ui, args: &DiffArgs) -> Result<DiffReport, Errors> {
     let options = options(args)?;
-    let open_options = open_options(&args.open, !args.allow.is_empty());
+    let open_options = open_options(&args.open, &args.allow);
     let (a, b) = open_both(args, &open_options)?;
     for reader in [&a, &b] {
         ui.warn(&reader.catalog().warnings);

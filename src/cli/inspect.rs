@@ -33,7 +33,7 @@ use qkvconv::bind::{BindOptions, Bound};
 use qkvconv::catalog::Catalog;
 use qkvconv::convert::ConvertOptions;
 use qkvconv::detect::{Candidate, apart, only};
-use qkvconv::diag::Errors;
+use qkvconv::diag::{Collector, Errors};
 use qkvconv::evidence::{Limits, examine};
 use qkvconv::fold::fold_keys;
 use qkvconv::format::Reader;
@@ -42,14 +42,15 @@ use qkvconv::inspect::{Kind, Part, Picture, Seen, draw, kinds, runs};
 use qkvconv::mapping::forward::RotaryStyle;
 use qkvconv::mapping::select::read_files;
 use qkvconv::mapping::{Layout, Mapping};
+use qkvconv::recognise::{Recognised, recognise};
 use serde_json::{Value, json};
 
 mod tensor;
 
 use super::Exit;
-use super::args::{MappingFiles, OpenArgs, axis_size};
+use super::args::{MappingFiles, OpenAllow, OpenArgs, axis_size};
 use super::progress::{Bar, catch_interrupts};
-use super::source::{Recognised, config, open_options, read_mappings, recognise};
+use super::source::{globs, open_options, read_mappings};
 use super::ui::Ui;
 
 /// How many kinds of tensors that nothing explains are named.
@@ -86,6 +87,14 @@ pub(super) struct InspectArgs {
     /// The size of an axis; may be given several times. Example: --axis h=12
     #[arg(long = "axis", value_name = "AXIS=SIZE", value_parser = axis_size)]
     axes: Vec<(String, u64)>,
+
+    /// A component that begins every name, to be removed; may be given several times. Example: --strip-prefix module
+    #[arg(long, value_name = "PREFIX")]
+    strip_prefix: Vec<String>,
+
+    /// Leave out the tensors whose names match; may be given several times. Example: --drop 'classifier.*'
+    #[arg(long, value_name = "GLOB")]
+    drop: Vec<String>,
 
     /// The config; without it config.json or params.json beside the checkpoint is read. Example: --config config.json
     #[arg(long, value_name = "FILE")]
@@ -133,8 +142,8 @@ pub(super) struct InspectArgs {
     json: bool,
 
     /// Allow what is an error otherwise. Example: --allow outside-link
-    #[arg(long, value_name = "WHAT", value_parser = ["outside-link"])]
-    allow: Vec<String>,
+    #[arg(long, value_name = "WHAT")]
+    allow: Vec<OpenAllow>,
 }
 
 /// Inspects.
@@ -156,23 +165,30 @@ struct Look<'a> {
 
 fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
     let own = read_files(&read_mappings(&args.files)?)?;
-    let mut errors = qkvconv::diag::Collector::default();
-    let config = config(args.config.as_deref(), &args.source, "config.json", &mut errors);
+    let mut errors = Collector::default();
+    let drop = globs("--drop", &args.drop, &mut errors);
     errors.finish(())?;
-    let options = BindOptions { axes: args.axes.clone(), config, ..BindOptions::default() };
+    let bind = BindOptions {
+        axes: args.axes.clone(),
+        strip_prefix: args.strip_prefix.clone(),
+        drop,
+        ..BindOptions::default()
+    };
     let wanted = |mapping: &Mapping, layout: &Layout| {
         let named =
             |name: &String| *name == layout.name || *name == format!("{}/{}", mapping.family, layout.name);
         args.from.as_ref().is_none_or(named)
     };
-    let open = open_options(&args.open, !args.allow.is_empty());
+    let open = open_options(&args.open, &args.allow);
     let trust_layout = args.trust_layout;
-    let looking = ConvertOptions { open, bind: options.clone(), trust_layout, ..ConvertOptions::default() };
-    let Recognised { reader, mappings, candidates } = recognise(&own, &wanted, &args.source, &looking)?;
+    let config = args.config.clone();
+    let looking = ConvertOptions { open, bind, config, trust_layout, ..ConvertOptions::default() };
+    let Recognised { reader, provenance, mappings, candidates } =
+        recognise(&own, &wanted, &args.source, &looking)?;
     let catalog = reader.catalog();
     let recorded = Identity::read(&catalog.metadata).filter(|_| !trust_layout);
     let recorded = recorded.map(|identity| identity.sizes.into_iter().collect()).unwrap_or_default();
-    let options = BindOptions { recorded, ..options };
+    let options = BindOptions { recorded, provenance, ..looking.bind };
     let fit = only(&candidates, catalog).ok().and_then(|candidate| {
         let mapping = mappings.iter().find(|mapping| mapping.family == candidate.family)?;
         Some((candidate, mapping, mapping.layouts.get(&candidate.layout)?))

@@ -70,6 +70,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Converts, as without a subcommand; example: qkvconv convert --from pytorch-fused --to per-head model.safetensors out.safetensors
+    Convert(Box<ConvertArgs>),
     /// Checks a conversion that anything made: does DST hold what SRC holds, in the other layout?
     #[command(after_help = "Example:
   qkvconv verify --from llama-hf --to llama-meta hf/ consolidated.safetensors")]
@@ -89,25 +91,34 @@ pub(crate) fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let shown = error.print();
-            let wanted = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            return if wanted && shown.is_ok() { Exit::Done } else { Exit::Usage }.into();
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                    let ui = Ui::new(false, false);
+                    ui.wrote(shown);
+                    ui.end(Exit::Done)
+                }
+                _ => Exit::Usage,
+            }
+            .into();
         }
     };
     let quiet = match &cli.command {
+        Some(Command::Convert(args)) => args.quiet,
         Some(Command::Verify(args)) => args.quiet,
         Some(Command::Diff(args)) => args.quiet,
         _ => cli.convert.quiet,
     };
-    let has_report = matches!(cli.command, None | Some(Command::Verify(_)));
+    let has_report = matches!(cli.command, None | Some(Command::Convert(_) | Command::Verify(_)));
     let ui = Ui::new(quiet, has_report);
     let exit = match &cli.command {
+        Some(Command::Convert(args)) => convert::run(&ui, args),
         Some(Command::Mapping(command)) => mapping::run(&ui, command),
         Some(Command::Verify(args)) => verify::run(&ui, args),
         Some(Command::Diff(args)) => diff::run(&ui, args),
         Some(Command::Inspect(args)) => inspect::run(&ui, args),
         None => convert::run(&ui, &cli.convert),
     };
-    exit.into()
+    ui.end(exit).into()
 }
 
 #[cfg(test)]

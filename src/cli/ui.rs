@@ -1,5 +1,6 @@
 //! What a person sees: results on stdout, everything else on stderr; diagnostics with source lines and carets.
 
+use std::cell::OnceCell;
 use std::io::{self, IsTerminal, Write};
 
 use annotate_snippets::{Annotation, AnnotationKind, Element, Group, Level, Origin, Renderer, Snippet};
@@ -21,12 +22,15 @@ pub(crate) struct Ui {
     /// Whether the command has `--report`, which tells everything.
     has_report: bool,
     renderer: Renderer,
+    /// Why results cannot be written.
+    unwritten: OnceCell<io::Error>,
 }
 
 impl Ui {
     pub(crate) fn new(quiet: bool, has_report: bool) -> Ui {
         let colour = takes_colour(&io::stderr());
-        Ui { quiet, has_report, renderer: if colour { Renderer::styled() } else { Renderer::plain() } }
+        let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
+        Ui { quiet, has_report, renderer, unwritten: OnceCell::new() }
     }
 
     /// Returns whether progress may be drawn.
@@ -45,19 +49,42 @@ impl Ui {
         takes_colour(&io::stdout())
     }
 
-    /// Writes a line of results; a reader that went away ends the output quietly.
+    /// Writes a line of results. A reader that went away ends the output quietly; [`Ui::end`] tells of anything else.
     pub(crate) fn result(&self, line: &str) {
-        let _ = writeln!(io::stdout().lock(), "{}", escaped_lines(line));
+        self.wrote(writeln!(io::stdout().lock(), "{}", escaped_lines(line)));
     }
 
     /// Writes a document for programs, which has escapes of its own: JSON.
     pub(crate) fn document(&self, text: &str) {
-        let _ = writeln!(io::stdout().lock(), "{text}");
+        self.wrote(writeln!(io::stdout().lock(), "{text}"));
     }
 
-    /// Writes a line of a drawing, which may be coloured; no text of unknown origin is in it.
+    /// Writes a line of a drawing, which may be coloured; text of unknown origin in it is escaped already.
     pub(crate) fn drawing(&self, line: &str) {
-        let _ = writeln!(io::stdout().lock(), "{line}");
+        self.wrote(writeln!(io::stdout().lock(), "{line}"));
+    }
+
+    /// Takes note of how writing results went.
+    pub(crate) fn wrote(&self, done: io::Result<()>) {
+        if let Err(error) = done {
+            // The first one is the cause.
+            let _ = self.unwritten.set(error);
+        }
+    }
+
+    /// Ends the run: results that could not be written are a failure, whatever else was found.
+    pub(crate) fn end(&self, exit: Exit) -> Exit {
+        self.wrote(io::stdout().lock().flush());
+        match self.unwritten.get() {
+            Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                let error = Diagnostic::error("exec/write", format!("cannot write the result: {error}"))
+                    .file(std::path::Path::new("standard output"))
+                    .help("make room where the output goes, or send it elsewhere");
+                self.draw(&error, &[], &[]);
+                Exit::Failed
+            }
+            _ => exit,
+        }
     }
 
     /// Writes a line of what was done, unless quiet.

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::bind::{Bound, Config};
+use crate::bind::Bound;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::exec::publish::io_error;
 use crate::format::output::{Companion, Content};
 use crate::mapping::select::Selection;
 use crate::mapping::{ConfigEntry, Layout};
+use crate::provenance::{Document, Provenance};
 
 /// The endings of files that are carried over: configs, vocabularies, chat templates.
 const ENDINGS: &[&str] = &["json", "jsonl", "txt", "model", "tiktoken", "jinja", "codes", "vocab"];
@@ -60,9 +61,10 @@ pub(super) fn companions(
     selection: &Selection,
     source: &Path,
     bound: &Bound,
-    config: Option<&Config>,
+    provenance: &Provenance,
     carry: Carry,
 ) -> Result<Companions, Errors> {
+    let config = provenance.of(selection.source()).config();
     let mut all = Companions::default();
     let mut found = Vec::new();
     if source.is_dir() {
@@ -168,7 +170,7 @@ fn is_companion(name: &str) -> bool {
 }
 
 /// Returns whether the source's config tells the target layout's sizes, and so serves it as it is.
-fn serves(selection: &Selection, bound: &Bound, config: &Config) -> bool {
+fn serves(selection: &Selection, bound: &Bound, config: &Document) -> bool {
     let (source, target) = (selection.source(), selection.target());
     if target.config.is_empty() {
         return true;
@@ -195,7 +197,7 @@ fn size_of(bound: &Bound, axis: &str) -> Option<u64> {
 }
 
 /// Writes the target's config from the bound sizes.
-fn write_config(selection: &Selection, bound: &Bound, config: &Config) -> (Vec<u8>, WrittenConfig) {
+fn write_config(selection: &Selection, bound: &Bound, config: &Document) -> (Vec<u8>, WrittenConfig) {
     let target = selection.target();
     let mut entries = Map::new();
     let (mut told, mut untold) = (Vec::new(), Vec::new());
@@ -235,7 +237,7 @@ fn write_config(selection: &Selection, bound: &Bound, config: &Config) -> (Vec<u
 }
 
 /// Returns the entries of the source's config that its layout does not read.
-fn unused<'a>(source: &'a Layout, config: &'a Config) -> impl Iterator<Item = &'a str> {
+fn unused<'a>(source: &'a Layout, config: &'a Document) -> impl Iterator<Item = &'a str> {
     let used = move |key: &str| {
         let reads = |entry: &ConfigEntry| entry.keys.iter().any(|known| known.split('.').next() == Some(key));
         source.config.values().any(reads)

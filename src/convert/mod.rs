@@ -2,6 +2,7 @@
 
 mod attention;
 mod companions;
+mod computed;
 pub(crate) mod random;
 mod resume;
 mod weigh;
@@ -15,6 +16,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::bind::{BindOptions, Bound, bind};
+use crate::catalog::Catalog;
+use crate::claims::Claims;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::evidence::Evidence;
 use crate::exec::publish::{Destination, Kept, PublishOptions, Staging};
@@ -27,6 +30,7 @@ use crate::mapping::select::Selection;
 use crate::plan::prove::Proof;
 use crate::plan::{Plan, build, prove};
 use crate::progress::Progress;
+use crate::provenance::Provenance;
 use crate::verify::readback::{ReadBack, read_back};
 
 /// What a caller may ask of a conversion beyond the layouts and the source.
@@ -36,6 +40,8 @@ pub struct ConvertOptions {
     pub open: OpenOptions,
     /// How it is bound.
     pub bind: BindOptions,
+    /// The source's config; `None` for those beside it. What `bind` tells already overrules both.
+    pub config: Option<PathBuf>,
     /// Whether --from overrules the layout that the source records, and what the weights say of it.
     pub trust_layout: bool,
     /// The format of the output; `None` for the one that the layout's file names say, else safetensors.
@@ -44,7 +50,7 @@ pub struct ConvertOptions {
     pub max_shard_size: Option<u64>,
     /// A file in the output's format whose other content is taken over (`--template`).
     pub template: Option<PathBuf>,
-    /// What is read beside the source and is never written: mapping files, a config.
+    /// What else is read and is never written: mapping files.
     pub inputs: Vec<PathBuf>,
     /// Whether configs, vocabularies and the like go beside the output, which is a folder then.
     pub companions: bool,
@@ -89,7 +95,7 @@ pub struct Conversion<'a> {
     pub trust_layout: bool,
     /// As [`ConvertOptions::resume`].
     pub resume: bool,
-    /// As [`ConvertOptions::inputs`], with the template.
+    /// As [`ConvertOptions::inputs`], with the configs and the template.
     pub inputs: Vec<PathBuf>,
 }
 
@@ -134,13 +140,15 @@ pub struct Checked {
     pub attention: Option<Attention>,
     /// What the weights say of the source layout, unless the caller vouches for it.
     pub evidence: Option<Evidence>,
+    /// What the config beside the target says otherwise than its weights.
+    pub config: Vec<Diagnostic>,
 }
 
 impl Checked {
     /// Returns everything that differs.
     pub fn differences(&self) -> Vec<Diagnostic> {
         let computed = self.attention.iter().flat_map(|attention| attention.differences.iter().cloned());
-        self.read_back.diagnostics().into_iter().chain(computed).collect()
+        self.read_back.diagnostics().into_iter().chain(computed).chain(self.config.iter().cloned()).collect()
     }
 
     /// Tells whether nothing differs.
@@ -168,6 +176,9 @@ impl<'a> Conversion<'a> {
         let mapping = selection.mapping();
         let catalog = reader.catalog();
         let mut bind_options = options.bind.clone();
+        bind_options.provenance = options.provenance(source, [selection.source().config_file()], catalog)?;
+        let mut told = None;
+        let mut recorded = false;
         let mut changed = None;
         if let Some(identity) = Identity::read(&catalog.metadata)
             && !options.trust_layout
@@ -176,9 +187,20 @@ impl<'a> Conversion<'a> {
             let agrees = identity.check(family, layout, "--from", &options.bind.axes);
             agrees.map_err(|errors| errors.in_file("identity/", source))?;
             changed = identity.changed(mapping).map(|warning| warning.file(source));
+            recorded = true;
             bind_options.recorded = identity.sizes.into_iter().collect();
         }
+        if !options.trust_layout && !recorded {
+            let (layout, claims) = (selection.source(), Claims::new(std::slice::from_ref(mapping)));
+            let standing = claims.standing(&mapping.family, layout, &bind_options.provenance.of(layout));
+            let checked = standing.check(&format!("{}/{}", mapping.family, layout.name), layout);
+            told = checked
+                .map_err(|error| Errors::from(error.file(source)))?
+                .map(|warning| warning.file(source));
+        }
         let mut bound = bind(mapping, selection.source(), selection.target(), catalog, &bind_options)?;
+        let reader = computed::add(reader, selection, &mut bound, &bind_options)?;
+        let catalog = reader.catalog();
         let mut plan = build(&bound, catalog, &bind_options)?;
         let proof = prove(&plan, catalog)?;
         let mut metadata: BTreeMap<String, String> = catalog.metadata.clone();
@@ -221,15 +243,18 @@ impl<'a> Conversion<'a> {
         if options.companions {
             let (largest, outside_links) = (options.max_companion, options.open.allow_outside_links);
             let carry = companions::Carry { largest, outside_links };
-            beside = companions::companions(selection, source, &bound, bind_options.config.as_ref(), carry)?;
+            beside = companions::companions(selection, source, &bound, &bind_options.provenance, carry)?;
             layout.companions = std::mem::take(&mut beside.files);
         }
         let mut warnings: Vec<Diagnostic> = catalog.warnings.iter().chain(&bound.warnings).cloned().collect();
         warnings.extend(std::mem::take(&mut layout.warnings));
-        warnings.extend(changed);
+        warnings.extend(told.into_iter().chain(changed));
         warnings.extend(beside.warning(source));
         warnings.extend(std::mem::take(&mut beside.left));
         let (companions, trust_layout, resume) = (beside, options.trust_layout, options.resume);
+        let config_file = selection.source().config_file();
+        let mut inputs = Provenance::files(source, options.config.as_deref(), [config_file]);
+        inputs.extend(options.inputs.iter().chain(&options.template).cloned());
         Ok(Conversion {
             selection,
             reader,
@@ -241,7 +266,7 @@ impl<'a> Conversion<'a> {
             warnings,
             trust_layout,
             resume,
-            inputs: options.inputs.iter().chain(&options.template).cloned().collect(),
+            inputs,
         })
     }
 
@@ -368,6 +393,8 @@ impl Conversion<'_> {
         let source = self.reader.as_ref();
         let read_back = read_back(self.selection, &self.bound, source, target, limits.threads, progress)?;
         let attention = match how {
+            // Of another type all would be computed with other roundings: the types say what is wrong.
+            _ if read_back.other_types => None,
             Verify::Full => {
                 let isolated = std::sync::OnceLock::new();
                 let (selection, bound, plan) = (self.selection, &self.bound, &self.plan);
@@ -376,7 +403,28 @@ impl Conversion<'_> {
             }
             Verify::None | Verify::Readback => None,
         };
-        Ok(Checked { read_back, attention, evidence: None })
+        Ok(Checked { read_back, attention, ..Checked::default() })
+    }
+}
+
+impl ConvertOptions {
+    /// Returns what a checkpoint says of itself: what `bind` tells, else the config that the caller names, else those
+    /// beside the checkpoint under the usual names and the given ones; and what its files hold.
+    ///
+    /// # Errors
+    /// Returns every config that cannot be read or is not JSON.
+    pub fn provenance<'n>(
+        &self,
+        source: &Path,
+        config_files: impl IntoIterator<Item = &'n str>,
+        catalog: &Catalog,
+    ) -> Result<Provenance, Errors> {
+        let mut provenance = match &self.bind.provenance {
+            given if given.is_named() => given.clone(),
+            _ => Provenance::read(source, self.config.as_deref(), config_files)?,
+        };
+        provenance.add_inside(catalog);
+        Ok(provenance)
     }
 }
 

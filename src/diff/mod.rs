@@ -26,7 +26,7 @@ use globset::GlobSet;
 use rustc_hash::FxHashSet;
 
 use crate::catalog::{Catalog, TensorMeta, row_major};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
 use crate::format::Reader;
 use crate::progress::Progress;
@@ -226,6 +226,7 @@ pub struct MetadataDiff {
 /// - `diff/read`: the system refused
 /// - `diff/cancelled`: `progress` said so
 /// - `format/changed`: a file was written to meanwhile
+/// - `format/…`: a tensor of a kind that is not read is among those that are to be compared
 pub fn diff(
     a: &dyn Reader,
     b: &dyn Reader,
@@ -238,6 +239,11 @@ pub fn diff(
         let diagnostic = Diagnostic::error("diff/nothing", "no tensor is left to compare");
         return Err(diagnostic.help("look at the patterns of --only and --drop").into());
     }
+    // Whether they agree cannot be told.
+    let needed = catalogs.iter().flat_map(|catalog| &catalog.unread).filter(|(key, _)| options.takes(key));
+    let mut unread = Collector::default();
+    needed.for_each(|(_, reason)| unread.push(reason.clone()));
+    unread.finish(())?;
     let pairs = pairs(catalogs, options);
     let measured = run::run([a, b], &pairs, options.threads, progress)?;
     a.unchanged()?;

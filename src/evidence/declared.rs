@@ -11,12 +11,10 @@ use super::arrange::{Heads, Part, Place};
 use super::sample::{Matrix, Placed, spread};
 use crate::bind::{AxisSizes, Block, Bound, Content, SourceTensor};
 use crate::catalog::Catalog;
+use crate::mapping::role::{AttentionPart, ParamRole};
 
 /// The most rows of one tensor, all layers of a stack together.
 const MOST_ROWS: u64 = 1 << 22;
-
-/// The names of the axes in the built-in families: those of self-attention, and those of decoders and of text towers.
-const AXES: [[&str; 4]; 3] = [["h", "g", "d", "dv"], ["hd", "gd", "dd", "dvd"], ["ht", "gt", "dt", "dvt"]];
 
 /// An attention module as the declared layout stores it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,8 +54,8 @@ pub struct Declared {
 /// What tensors of one module have in common: the captured path and the name's indices.
 type Name = (usize, Vec<(Arc<str>, u64)>);
 
-/// What a module is known by: beside the name the parameters' prefix and the place in a stack.
-type Id = (Name, String, u64);
+/// What a module is known by: beside the name which attention of the family it is, and the place in a stack.
+type Id = (Name, usize, u64);
 
 /// One parameter in one tensor.
 struct Held {
@@ -82,17 +80,17 @@ pub fn declared(bound: &Bound, catalog: &Catalog, limits: &Limits) -> Declared {
         if meta.elements() == 0 {
             continue;
         }
-        let mut by_prefix: BTreeMap<String, Vec<Held>> = BTreeMap::new();
+        let mut by_attention: BTreeMap<usize, Vec<Held>> = BTreeMap::new();
         let mut whole = true;
         for (param, _) in &source.instances {
-            let Some((prefix, part, is_bias)) = role(&bound.params[*param]) else { continue };
+            let Some((part, declared)) = part(bound, *param) else { continue };
             // An output bias has no heads.
-            if (part, is_bias) == (Part::Output, true) {
+            if (part, declared.is_bias) == (Part::Output, true) {
                 continue;
             }
-            match held(bound, source, *param, part, is_bias) {
+            match held(source, *param, part, declared) {
                 Some(held) if meta.dtype.is_computable() => {
-                    by_prefix.entry(prefix.to_owned()).or_default().push(held);
+                    by_attention.entry(declared.attention).or_default().push(held);
                 }
                 _ => whole = false,
             }
@@ -101,10 +99,10 @@ pub fn declared(bound: &Bound, catalog: &Catalog, limits: &Limits) -> Declared {
             declared.skipped.push(meta.key.clone());
             continue;
         }
-        for (prefix, held) in by_prefix {
+        for (attention, held) in by_attention {
             let layers = held.iter().flat_map(|held| held.layers.keys().copied()).max().unwrap_or(0);
             for layer in 0..=layers {
-                let id = (name.clone(), prefix.clone(), layer);
+                let id = (name.clone(), attention, layer);
                 let found = modules.entry(id.clone()).or_insert_with(|| {
                     order.push(id);
                     Module { name: meta.key.clone(), ..Module::default() }
@@ -122,7 +120,7 @@ pub fn declared(bound: &Bound, catalog: &Catalog, limits: &Limits) -> Declared {
 
 /// Returns what a tensor has in common with the others of its module, if it holds parts of an attention module.
 fn name(bound: &Bound, source: &SourceTensor) -> Option<Name> {
-    source.instances.iter().find(|(param, _)| role(&bound.params[*param]).is_some())?;
+    source.instances.iter().find(|(param, _)| part(bound, *param).is_some())?;
     let (_, instance) = source.instances.first()?;
     Some((bound.instances.get(*instance)?.module, source.reading.captures.indices.clone()))
 }
@@ -149,27 +147,29 @@ fn picked(bound: &Bound, catalog: &Catalog, limits: &Limits, left_out: &mut usiz
     names
 }
 
-/// Returns the prefix of a parameter's name, its part and whether it is a bias.
-fn role(name: &str) -> Option<(&str, Part, bool)> {
-    let (rest, kind) = name.rsplit_once('.').unwrap_or((name, "weight"));
-    let (rest, is_bias) = match kind {
-        "weight" => (rest, false),
-        "bias" => (rest, true),
-        _ => (name, false),
+/// Returns which part of which attention a parameter is.
+fn part(bound: &Bound, param: usize) -> Option<(Part, &AttentionPart)> {
+    let declared = bound.parts.get(param)?.as_ref()?;
+    let part = match declared.role {
+        ParamRole::Q => Part::Query,
+        ParamRole::K => Part::Key,
+        ParamRole::V => Part::Value,
+        ParamRole::O => Part::Output,
+        _ => return None,
     };
-    let (prefix, letter) = rest.rsplit_once('.').unwrap_or(("", rest));
-    let part = [Part::Query, Part::Key, Part::Value, Part::Output]
-        .into_iter()
-        .find(|part| part.letter() == letter)?;
-    Some((prefix, part, is_bias))
+    Some((part, declared))
 }
 
 /// Reads one parameter's blocks in a tensor; `None` where they do not hold it whole.
-fn held(bound: &Bound, source: &SourceTensor, param: usize, part: Part, is_bias: bool) -> Option<Held> {
-    let sizes = source.reading.sizes.iter().find(|(other, _)| *other == param).map(|(_, sizes)| &**sizes);
-    let heads = sizes.and_then(|sizes| heads(bound, sizes));
+fn held(source: &SourceTensor, param: usize, part: Part, declared: &AttentionPart) -> Option<Held> {
+    let is_bias = declared.is_bias;
+    let own = |all: &[(usize, Arc<AxisSizes>)]| {
+        let sizes = all.iter().find(|(other, _)| *other == param).map(|(_, sizes)| Arc::clone(sizes));
+        sizes.and_then(|sizes| factors(declared, &sizes))
+    };
+    let heads = own(&source.reading.known).filter(|heads| heads.g > 0 && heads.h.is_multiple_of(heads.g));
     // What is known of a product alone: any factors that fit make it.
-    let rows = sizes.and_then(factors).map(|heads| heads.rows(part));
+    let rows = own(&source.reading.sizes).map(|heads| heads.rows(part));
     let blocks: Vec<&Block> =
         source.blocks.iter().filter(|block| block.content == Content::Param(param)).collect();
     // Where an axis that a parameter lacks has size 1 (`h` of k, without groups), nothing is copied.
@@ -259,22 +259,12 @@ fn length(blocks: &[&Block], at: usize) -> u64 {
     blocks.iter().map(last).max().unwrap_or(0) + 1
 }
 
-/// Returns the sizes of heads that stand among the parameter's.
-fn factors(sizes: &AxisSizes) -> Option<Heads> {
-    AXES.into_iter().find_map(|[h, g, d, dv]| {
-        let (h, d) = (*sizes.get(h)?, *sizes.get(d)?);
-        let g = sizes.get(g).copied().unwrap_or(h);
-        Some(Heads { h, g, d, dv: sizes.get(dv).copied().unwrap_or(d) })
-    })
-}
-
-/// Returns the heads where the binding knows them, and not their products alone.
-fn heads(bound: &Bound, sizes: &AxisSizes) -> Option<Heads> {
-    let heads = factors(sizes)?;
-    let knows =
-        |name: &str, value: u64| bound.sizes.iter().any(|size| size.axis == name && size.value == value);
-    let known = AXES.iter().any(|[h, _, d, _]| knows(h, heads.h) || knows(d, heads.d));
-    (known && heads.g > 0 && heads.h.is_multiple_of(heads.g)).then_some(heads)
+/// Returns the sizes of an attention's heads.
+fn factors(declared: &AttentionPart, sizes: &AxisSizes) -> Option<Heads> {
+    let [h, g, d, dv] = declared.axes.as_ref()?;
+    let (h, d) = (*sizes.get(h)?, *sizes.get(d)?);
+    let g = sizes.get(g).copied().unwrap_or(h);
+    Some(Heads { h, g, d, dv: sizes.get(dv).copied().unwrap_or(d) })
 }
 
 /// Adds what a tensor holds of one layer.

@@ -3,10 +3,20 @@
 use rustc_hash::FxHashMap;
 
 use super::arrange::{Heads, Part, Place};
+use super::regular::is_regular;
 use crate::random::Random;
 
 /// How often rows are shuffled for the control.
 pub(super) const SHUFFLES: usize = 16;
+
+/// Why numbers cannot be weighed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unfit {
+    /// Some are infinite, or no numbers.
+    NotFinite,
+    /// They follow a rule, as nothing trained does.
+    Regular,
+}
 
 /// A fused tensor's numbers, made ready.
 pub(super) struct Rows {
@@ -18,14 +28,20 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Makes a matrix of so many columns ready; `None` where a number is not finite.
-    pub(super) fn new(mut values: Vec<f32>, columns: usize) -> Option<Rows> {
+    /// Makes a matrix of so many columns ready.
+    ///
+    /// # Errors
+    /// Returns why its numbers say nothing.
+    pub(super) fn new(mut values: Vec<f32>, columns: usize) -> Result<Rows, Unfit> {
+        if values.iter().any(|value| !value.is_finite()) {
+            return Err(Unfit::NotFinite);
+        }
+        if is_regular(&values, columns) {
+            return Err(Unfit::Regular);
+        }
         let mut norms = Vec::with_capacity(values.len() / columns.max(1));
         for row in values.chunks_exact_mut(columns.max(1)) {
             let sum: f64 = row.iter().map(|value| f64::from(*value).powi(2)).sum();
-            if !sum.is_finite() {
-                return None;
-            }
             let mean = sum / columns as f64;
             // A row of zeros says nothing of the columns.
             row.iter_mut().for_each(|value| {
@@ -33,7 +49,7 @@ impl Rows {
             });
             norms.push(mean.sqrt());
         }
-        Some(Rows { squares: values, columns, ranks: ranks(&norms) })
+        Ok(Rows { squares: values, columns, ranks: ranks(&norms) })
     }
 
     /// Returns the rank of each row's norm.

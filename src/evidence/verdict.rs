@@ -37,6 +37,8 @@ pub struct Question {
     pub weighed: usize,
     /// How many there are.
     pub modules: usize,
+    /// In how many the numbers follow a rule, as nothing trained does.
+    pub regular: usize,
     /// Rows, and the columns that were read of all columns.
     pub sample: (usize, usize, usize),
     /// All candidates, the best first; those that coincide for these sizes are one.
@@ -93,6 +95,7 @@ impl Question {
             tensor: String::new(),
             weighed: tallies.len(),
             modules: tallies.len(),
+            regular: 0,
             sample: (0, 0, 0),
             candidates: all.into_iter().map(|(_, candidate)| candidate).collect(),
             declared,
@@ -160,6 +163,12 @@ impl Question {
         else {
             return Decision::Abstains("no tensor could be weighed".to_owned());
         };
+        if self.weighed == 0 && self.regular > 0 {
+            return Decision::Abstains(format!(
+                "{} follow a rule, as no training leaves them: a ramp, a table, constants or few values",
+                self.about
+            ));
+        }
         if self.weighed == 0 {
             return Decision::Abstains(format!("{} hold numbers that are not finite", self.about));
         }

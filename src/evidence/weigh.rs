@@ -6,7 +6,7 @@ use super::Limits;
 use super::arrange::{Heads, Part, Place, Sizes, candidates};
 use super::declared::Module;
 use super::sample::{self, Matrix, Placed, spread};
-use super::score::{self, Context, HeadReading, Others, Rows, Tally};
+use super::score::{self, Context, HeadReading, Others, Rows, Tally, Unfit};
 use super::verdict::Question;
 use crate::diag::{Diagnostic, Errors};
 use crate::format::Reader;
@@ -49,13 +49,14 @@ pub fn weigh(
         let tallies = in_parallel(picked.len(), limits.threads, progress, &|at| {
             fused_tally(reader, picked[at], &maps, limits)
         })?;
-        let tallies: Vec<Tally> = tallies.into_iter().flatten().collect();
+        let (tallies, unfit) = sorted(tallies);
         let sampled = fused.matrix.sampled(limits.elements).columns.len();
         let letters: Vec<&str> = sizes(&fused.places).iter().map(|(part, _)| part.letter()).collect();
         let mut question = Question::new(names, &tallies);
         question.about = format!("the fused {}", letters.join(", "));
         question.tensor = key_of(reader, &fused.matrix);
         question.modules = list.len();
+        question.regular = unfit.iter().filter(|unfit| **unfit == Unfit::Regular).count();
         question.sample = (fused.matrix.rows.len(), sampled, fused.matrix.columns.len());
         question.hints.extend(key_bias(reader, &picked, fused)?);
         questions.push(question);
@@ -104,15 +105,18 @@ fn fused_tally(
     module: &Module,
     maps: &[Vec<Place>],
     limits: &Limits,
-) -> Result<Option<Tally>, Errors> {
+) -> Result<Option<Result<Tally, Unfit>>, Errors> {
     let Some(fused) = &module.fused else { return Ok(None) };
     let matrix = fused.matrix.sampled(limits.elements);
-    let Some(rows) = Rows::new(numbers(reader, &matrix)?, matrix.columns.len()) else { return Ok(None) };
+    let rows = match Rows::new(numbers(reader, &matrix)?, matrix.columns.len()) {
+        Ok(rows) => rows,
+        Err(unfit) => return Ok(Some(Err(unfit))),
+    };
     let mut others = Others::default();
     if let Some(heads) = module.heads {
         for (part, alone) in &module.parts {
             if fused.places.iter().all(|(other, _)| other != part)
-                && let Some(mut ranks) = ranks(reader, &alone.matrix, limits)?
+                && let Ok(mut ranks) = ranks(reader, &alone.matrix, limits)?
             {
                 score::center(&mut ranks, heads.of(*part));
                 others.insert(*part, ranks);
@@ -120,7 +124,19 @@ fn fused_tally(
         }
     }
     let context = Context { heads: module.heads, others };
-    Ok(Some(score::arrangements(&rows, &context, maps, limits.seed)))
+    Ok(Some(Ok(score::arrangements(&rows, &context, maps, limits.seed))))
+}
+
+/// Parts what was weighed from what could not be.
+fn sorted(all: Vec<Option<Result<Tally, Unfit>>>) -> (Vec<Tally>, Vec<Unfit>) {
+    let (mut tallies, mut unfit) = (Vec::new(), Vec::new());
+    for one in all.into_iter().flatten() {
+        match one {
+            Ok(tally) => tallies.push(tally),
+            Err(why) => unfit.push(why),
+        }
+    }
+    (tallies, unfit)
 }
 
 /// Asks how the heads of single parts are stored: which axis of a square matrix they lie on, and whether they run
@@ -168,13 +184,14 @@ pub fn orient(
         let tallies = in_parallel(picked.len(), limits.threads, progress, &|at| {
             heads_tally(reader, picked[at], (part, heads), &readings, limits)
         })?;
-        let tallies: Vec<Tally> = tallies.into_iter().flatten().collect();
+        let (tallies, unfit) = sorted(tallies);
         let mut question = Question::new(names, &tallies);
         let first = list.first().and_then(|module| module.parts.get(&part));
         let sampled = first.map_or(0, |alone| alone.matrix.sampled(limits.elements).columns.len());
         question.about = format!("the heads of {}", part.letter());
         question.tensor = first.map_or_else(String::new, |alone| key_of(reader, &alone.matrix));
         question.modules = list.len();
+        question.regular = unfit.iter().filter(|unfit| **unfit == Unfit::Regular).count();
         question.sample = (heads.rows(part) as usize, sampled, columns);
         questions.push(question);
     }
@@ -187,24 +204,27 @@ fn heads_tally(
     (part, heads): (Part, Heads),
     asked: &[(bool, bool)],
     limits: &Limits,
-) -> Result<Option<Tally>, Errors> {
+) -> Result<Option<Result<Tally, Unfit>>, Errors> {
     let Some(alone) = module.parts.get(&part) else { return Ok(None) };
     let partner = match module.parts.get(&Part::Value).filter(|_| part == Part::Output) {
-        Some(values) => ranks(reader, &values.matrix, limits)?,
+        Some(values) => ranks(reader, &values.matrix, limits)?.ok(),
         None => None,
     };
     let mut readings = Vec::new();
     // Those of one axis stand next to each other, and are read once.
     for same in asked.chunk_by(|a, b| a.0 == b.0) {
         let matrix = if same[0].0 { alone.matrix.transposed() } else { alone.matrix.clone() };
-        let Some(ranks) = ranks(reader, &matrix, limits)? else { return Ok(None) };
+        let ranks = match ranks(reader, &matrix, limits)? {
+            Ok(ranks) => ranks,
+            Err(unfit) => return Ok(Some(Err(unfit))),
+        };
         readings.extend(same.iter().map(|&(_, exchanged)| HeadReading { ranks: ranks.clone(), exchanged }));
     }
-    Ok(Some(score::heads(&readings, part, heads, partner.as_deref(), limits.seed)))
+    Ok(Some(Ok(score::heads(&readings, part, heads, partner.as_deref(), limits.seed))))
 }
 
-/// Returns the ranks of a matrix's row norms; `None` where a number is not finite.
-fn ranks(reader: &dyn Reader, matrix: &Matrix, limits: &Limits) -> Result<Option<Vec<f64>>, Errors> {
+/// Returns the ranks of a matrix's row norms, or why they say nothing.
+fn ranks(reader: &dyn Reader, matrix: &Matrix, limits: &Limits) -> Result<Result<Vec<f64>, Unfit>, Errors> {
     let matrix = matrix.sampled(limits.elements);
     let columns = matrix.columns.len();
     Ok(Rows::new(numbers(reader, &matrix)?, columns).map(|rows| rows.ranks().to_vec()))

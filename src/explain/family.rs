@@ -31,6 +31,9 @@ pub(super) fn param_line(name: &str, param: &Param) -> String {
         (false, true) => notes.push("zeros where one side has none".to_owned()),
         (false, false) => {}
     }
+    if let Some(tied) = &param.tied {
+        notes.push(format!("{tied} where a checkpoint has none"));
+    }
     if !param.sparse.is_empty() {
         notes.push(format!("some {} may lack it", param.sparse.join(", ")));
     }

@@ -4,7 +4,7 @@ use super::order::{Order, Side};
 use super::place::{Place, places};
 use super::{condition, condition_words};
 use crate::bind::AxisSizes;
-use crate::mapping::{Layout, Mapping, Rule, Unmapped, exclude_each_other};
+use crate::mapping::{Layout, Mapping, Needed, Rule, Unmapped, exclude_each_other};
 
 /// Two layouts of a family, and the sizes that are known; places are numbers where they say it.
 pub struct Route<'a> {
@@ -108,8 +108,12 @@ impl Route<'_> {
             let Some(declared) = self.mapping.params.get(*param) else { continue };
             for place in places {
                 let to = self.name(rule, place);
+                let is_needed = matches!(rule.needed, Some(Needed::Always));
                 lines.push(match (declared.absent_zeros, declared.optional, some) {
                     (true, false, _) | (true, true, true) => format!("zeros → {to} ({param}){notes}"),
+                    (false, true, _) if is_needed => {
+                        format!("{to}: the source has no {param}, which is needed; that is an error{notes}")
+                    }
                     (_, true, _) => format!("{to}: not written, the source has no {param}{notes}"),
                     (false, false, _) => {
                         format!("{to}: the source has no {param}; that is an error{notes}")
@@ -125,6 +129,15 @@ impl Route<'_> {
                     "zeros → {} where the source has no {param}{notes}",
                     self.name(rule, place)
                 ));
+            }
+        }
+        // A part that is tied to another where the source lacks it.
+        for (param, places) in held.iter().filter(|(param, _)| comes(param) && rule.needed.is_some()) {
+            let tied = self.mapping.params.get(*param).and_then(|param| param.tied.as_ref());
+            for (place, tied) in places.iter().zip(tied.into_iter().cycle()) {
+                let to = self.name(rule, place);
+                lines
+                    .push(format!("{tied} → {to} where the source has no {param} and this is needed{notes}"));
             }
         }
         for place in places(&rule.expr, None) {

@@ -2,18 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-use super::shards::{self, INDEX_ENDING, index_name, single_name};
+use super::pieces::one_of_each_set;
+use super::shards::{self, index_name, is_index, single_name};
 use super::sniff::{self, Content};
 use super::store::OpenFile;
-use super::{Format, OpenOptions, io_error, shown, tensorflow};
+use super::{Format, OpenOptions, foreign, io_error, shown, tensorflow};
 use crate::diag::{Diagnostic, Errors};
 
-/// The names that are looked for first, each an index or a checkpoint of one file: what the transformers library would
-/// load of a folder, in its order (huggingface/transformers, `src/transformers/modeling_utils.py`).
+/// The names that are looked for first, each a checkpoint of one file or an index: what the transformers library loads of a
+/// folder, in its order (huggingface/transformers, `src/transformers/modeling_utils.py`,
+/// `_get_resolved_checkpoint_files`): one file before an index, safetensors before all others.
 fn usual_names() -> impl Iterator<Item = String> {
     [Format::Safetensors, Format::PyTorch, Format::Hdf5, Format::Msgpack]
         .into_iter()
-        .flat_map(|format| [index_name(format), single_name(format).to_owned()])
+        .flat_map(|format| [single_name(format).to_owned(), index_name(format)])
 }
 
 /// What trainers leave beside the weights, in formats of weights.
@@ -27,9 +29,9 @@ fn is_training_state(name: &str) -> bool {
 pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<PathBuf, Errors> {
     let names = names_in(folder)?;
     let has = |name: &str| names.iter().any(|other| other == name);
-    let indexes = ending_in(&names, INDEX_ENDING);
-    let safetensors = ending_in(&names, ".safetensors");
-    let name = if let Some(name) = usual_names().find(|name| has(name) && is_index(name)) {
+    let indexes: Vec<&str> = names.iter().map(String::as_str).filter(|name| is_index(name)).collect();
+    let safetensors = one_of_each_set(&ending_in(&names, ".safetensors"));
+    let name = if let Some(name) = usual_names().find(|name| has(name)) {
         name
     } else if let [index] = indexes[..] {
         index.to_owned()
@@ -37,17 +39,21 @@ pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<Path
         return Err(ambiguous(folder, "indexes", &indexes));
     } else if let [file] = safetensors[..] {
         file.to_owned()
+    } else if safetensors.len() > 1
+        && let Some(diagnostic) = foreign::of_parts(folder)
+    {
+        return Err(diagnostic.into());
     } else if safetensors.len() > 1 {
         return Err(ambiguous(folder, "safetensors files and no index", &safetensors));
-    } else if let Some(name) = usual_names().find(|name| has(name)) {
-        name
-    } else if let Some(path) = tensorflow::latest_in(folder) {
+    } else if let Some(path) = tensorflow::latest_in(folder)? {
         return Ok(path);
+    } else if let Some(diagnostic) = foreign::of_parts(folder) {
+        return Err(diagnostic.into());
     } else {
-        let found = checkpoints(folder, &names);
+        let found = one_of_each_set(&checkpoints(folder, &names));
         match &found[..] {
             [name] => (*name).to_owned(),
-            [] => return Err(nothing(folder).into()),
+            [] => return Err(nothing(folder, &names).into()),
             several => return Err(ambiguous(folder, "files with weights", several)),
         }
     };
@@ -59,8 +65,23 @@ pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<Path
     Ok(path)
 }
 
-fn is_index(name: &str) -> bool {
-    name.ends_with(INDEX_ENDING)
+/// Returns what is to be said of the files with weights in a folder that were not among those that were read; `chosen` is
+/// the file or the index that stands for the folder.
+pub(super) fn unread(folder: &Path, chosen: &Path, read: &[PathBuf]) -> Option<Diagnostic> {
+    let names = names_in(folder).ok()?;
+    let is_read = |name: &str| {
+        let path = folder.join(name);
+        path == chosen || read.contains(&path)
+    };
+    let candidates: Vec<String> = names.into_iter().filter(|name| !is_read(name)).collect();
+    let others = checkpoints(folder, &candidates);
+    if others.is_empty() {
+        return None;
+    }
+    let name = chosen.file_name().unwrap_or(chosen.as_os_str()).to_string_lossy();
+    let message = format!("read: `{}`; not read: {}", shown(&name), list(&others));
+    let help = "name the file instead of the folder where another is meant";
+    Some(Diagnostic::warning("format/other-weights", message).file(folder).help(help))
 }
 
 /// Returns all files with weights of a folder, by name.
@@ -68,7 +89,7 @@ pub(super) fn files_of(folder: &Path, options: &OpenOptions) -> Result<Vec<(Stri
     let names = names_in(folder)?;
     let files = checkpoints(folder, &names);
     if files.is_empty() {
-        return Err(nothing(folder).into());
+        return Err(nothing(folder, &names).into());
     }
     files
         .into_iter()
@@ -84,7 +105,7 @@ pub(super) fn files_of(folder: &Path, options: &OpenOptions) -> Result<Vec<(Stri
 fn checkpoints<'a>(folder: &Path, names: &'a [String]) -> Vec<&'a str> {
     let holds_weights = |name: &&str| {
         let Ok(file) = OpenFile::open(&folder.join(name)) else { return false };
-        match sniff::sniff(&file) {
+        match sniff::sniff(&file, &OpenOptions::default()) {
             // Nothing known counts as safetensors, so the name must say so too.
             Ok(Content::Checkpoint(Format::Safetensors)) => name.ends_with(".safetensors"),
             Ok(Content::Checkpoint(_)) => true,
@@ -130,10 +151,37 @@ fn list(names: &[&str]) -> String {
     shown_names.join(", ")
 }
 
-fn nothing(folder: &Path) -> Diagnostic {
-    Diagnostic::error("format/no-checkpoint", "the folder holds no file with weights and no index")
-        .file(folder)
-        .help("name the folder that holds the weights, or a file")
+/// Says what is there instead of a checkpoint: files that are not read, and what lies in the folders of the folder.
+fn nothing(folder: &Path, names: &[String]) -> Diagnostic {
+    const MOST: usize = 4;
+    if let Some(diagnostic) = foreign::of_folder(folder) {
+        return diagnostic;
+    }
+    let mut found: Vec<(&String, Box<Diagnostic>)> = Vec::new();
+    for name in names {
+        let Ok(file) = OpenFile::open(&folder.join(name)) else { continue };
+        if let Ok(Content::Foreign(diagnostic)) = sniff::sniff(&file, &OpenOptions::default())
+            && diagnostic.code != "format/unknown"
+            && found.len() < MOST
+        {
+            found.push((name, diagnostic));
+        }
+    }
+    let below = foreign::weights_below(folder);
+    let message = "the folder holds no file with weights that is read, and no index";
+    let diagnostic = Diagnostic::error("format/no-checkpoint", message).file(folder);
+    match &found[..] {
+        _ if !below.is_empty() => diagnostic
+            .found(foreign::listed(&below))
+            .help("name the folder that holds the weights, or one of these"),
+        [] => diagnostic.help("name the folder that holds the weights, or a file"),
+        [(_, first), ..] => {
+            let texts: Vec<String> =
+                found.iter().map(|(name, told)| format!("`{}`: {}", shown(name), told.message)).collect();
+            let help = first.help.clone().unwrap_or_default();
+            diagnostic.found(texts.join("; ")).help(help)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -172,6 +220,38 @@ mod tests {
         let both = br#"{"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}"#;
         put(folder.path(), "model.safetensors.index.json", both);
         assert_eq!(open_plain(folder.path()).expect("opens").catalog().tensors.len(), 2);
+    }
+
+    #[test]
+    fn a_folder_is_read_in_the_order_of_the_transformers_library() {
+        let folder = tempfile::tempdir().expect("folder");
+        let keys = || {
+            let reader = open_plain(folder.path()).expect("opens");
+            let catalog = reader.catalog();
+            let said: Vec<String> = catalog.warnings.iter().map(|warning| warning.message.clone()).collect();
+            (catalog.tensors[0].key.clone(), said)
+        };
+        // From the last to the first; what is there already is named.
+        put(folder.path(), "stray.safetensors", &one("stray"));
+        assert_eq!(keys(), ("stray".to_owned(), vec![]));
+        put(folder.path(), "a-00001.bin", &one("index"));
+        put(folder.path(), "pytorch_model.bin.index.json", br#"{"weight_map": {"index": "a-00001.bin"}}"#);
+        assert_eq!(keys().0, "index");
+        put(folder.path(), "pytorch_model.bin", &one("bin"));
+        let said = "read: `pytorch_model.bin`; not read: `stray.safetensors`";
+        assert_eq!(keys(), ("bin".to_owned(), vec![said.to_owned()]));
+        put(folder.path(), "b-00001.safetensors", &one("indexed"));
+        let index = br#"{"weight_map": {"indexed": "b-00001.safetensors"}}"#;
+        put(folder.path(), "model.safetensors.index.json", index);
+        assert_eq!(keys().0, "indexed");
+        put(folder.path(), "model.safetensors", &one("whole"));
+        let said = "read: `model.safetensors`; not read: `b-00001.safetensors`, `stray.safetensors`";
+        assert_eq!(keys(), ("whole".to_owned(), vec![said.to_owned()]));
+        // What a trainer leaves beside is no other checkpoint.
+        std::fs::remove_file(folder.path().join("stray.safetensors")).expect("removes");
+        std::fs::remove_file(folder.path().join("b-00001.safetensors")).expect("removes");
+        put(folder.path(), "optimizer.pt", &one("o"));
+        assert_eq!(keys(), ("whole".to_owned(), vec![]));
     }
 
     #[cfg(unix)]

@@ -83,6 +83,12 @@ impl<'t> Json<'t> {
     }
 }
 
+/// Returns a JSON text without the byte order mark that some editors put before it; it is no part of the JSON
+/// (RFC 8259, section 8.1).
+pub fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
 /// Returns the keys that stand more than once, after unescaping, each as often as it stands too much.
 pub(super) fn repeated<'e, T>(entries: &'e [(Cow<'_, str>, T)]) -> Vec<&'e str> {
     // A map of a few keys, as each tensor has one, needs no table.

@@ -16,7 +16,9 @@ use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
 use crate::shown::escaped;
 
+mod facts;
 mod folder;
+mod foreign;
 mod gguf;
 mod hdf5;
 mod json;
@@ -24,6 +26,7 @@ mod msgpack;
 mod numpy;
 pub mod output;
 mod part;
+pub(crate) mod pieces;
 mod pytorch;
 mod root;
 mod safetensors;
@@ -33,7 +36,9 @@ mod store;
 mod tensorflow;
 mod zip;
 
-use part::Part;
+pub use json::without_mark;
+use part::{Part, PartsReader};
+use pieces::Whole;
 use sniff::Content;
 use store::OpenFile;
 
@@ -125,6 +130,8 @@ pub struct OpenOptions {
     pub root: Option<String>,
     /// What raw bytes without a type are (`--void-as`): at most one type of each width.
     pub void_as: Vec<Dtype>,
+    /// Whether a file that is a part of a checkpoint is read without the others (`--allow incomplete`).
+    pub allow_incomplete: bool,
 }
 
 /// An open checkpoint: its headers, and its data on request.
@@ -161,18 +168,28 @@ pub trait Reader: Send + Sync {
 /// Opens a checkpoint: a file, the index of a sharded checkpoint, the prefix of a TensorFlow checkpoint, or a folder
 /// that holds one of these.
 ///
-/// What a file is follows from its content, never from its name.
+/// What a file is follows from its content, never from its name. A file that is one of several, by its name or by what is
+/// in it, is read with the others, or not at all.
 ///
 /// # Errors
 /// Returns everything that is wrong with the headers or the index (`format/…`).
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
     let named = tensorflow::index_of_prefix(path).unwrap_or_else(|| path.to_owned());
     let is_folder = std::fs::metadata(&named).map_err(|error| io_error(path, "open it", &error))?.is_dir();
-    let file = if is_folder { folder::checkpoint_in(&named, options)? } else { named };
-    if sniff::is_json_file(&file)? {
-        return shards::open_index(path, &file, options);
+    let file = if is_folder { folder::checkpoint_in(&named, options)? } else { named.clone() };
+    let mut reader = if sniff::is_json_file(&file)? {
+        shards::open_index(path, &file, options)?
+    } else {
+        match pieces::whole(&file, options)? {
+            Whole::Alone => open_as_one(path, std::slice::from_ref(&file), options)?,
+            Whole::Index(index) => shards::open_index(path, &index, options)?,
+            Whole::With(files) => open_as_one(path, &files, options)?,
+        }
+    };
+    if is_folder {
+        reader.catalog.warnings.extend(folder::unread(&named, &file, &reader.catalog.files));
     }
-    open_files(path, &[file], options)
+    Ok(Box::new(reader))
 }
 
 /// Opens files as one checkpoint without an index; `path` stands in messages for all of them.
@@ -180,8 +197,13 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Error
 /// # Errors
 /// Returns everything that is wrong with the headers, and `format/duplicate-key` for a tensor in two files.
 pub fn open_files(path: &Path, files: &[PathBuf], options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
+    Ok(Box::new(open_as_one(path, files, options)?))
+}
+
+fn open_as_one(path: &Path, files: &[PathBuf], options: &OpenOptions) -> Result<PartsReader, Errors> {
     let mut collector = Collector::default();
-    let parts = files.iter().filter_map(|file| open_part(file, options, &mut collector)).collect();
+    let parts: Vec<Part> = files.iter().filter_map(|file| open_part(file, options, &mut collector)).collect();
+    pieces::check(&parts, false, options, &mut collector);
     part::assemble(path, parts, collector)
 }
 
@@ -199,10 +221,15 @@ pub fn open_set(
     let parts = files.iter().filter_map(|(name, file)| {
         let mut part = open_part(file, options, &mut collector)?;
         part.tensors.iter_mut().for_each(|tensor| tensor.key = format!("{name}::{}", tensor.key));
+        for (key, reason) in &mut part.unread {
+            *key = format!("{name}::{key}");
+            reason.tensors = vec![key.clone()];
+        }
         Some(part)
     });
-    let parts = parts.collect();
-    part::assemble(path, parts, collector)
+    let parts: Vec<Part> = parts.collect();
+    pieces::check(&parts, false, options, &mut collector);
+    Ok(Box::new(part::assemble(path, parts, collector)?))
 }
 
 /// Returns the checkpoint files of a folder with their names, for [`open_set`].
@@ -220,7 +247,7 @@ fn open_part(path: &Path, options: &OpenOptions, out: &mut Collector) -> Option<
 }
 
 fn read_part(file: &Arc<OpenFile>, options: &OpenOptions, out: &mut Collector) -> Result<Part, Errors> {
-    match sniff::sniff(file)? {
+    match sniff::sniff(file, options)? {
         Content::Checkpoint(format) => match format {
             Format::Safetensors => safetensors::read::read(file, out),
             Format::PyTorch => pytorch::read(file, options, out),
@@ -285,15 +312,26 @@ pub(crate) mod testing {
         open(path, &OpenOptions::default())
     }
 
+    /// Returns what is wrong: why it does not open, or what of it cannot be read.
+    fn wrong(result: &Result<Box<dyn Reader>, Errors>) -> Vec<&Diagnostic> {
+        match result {
+            Err(errors) => errors.diagnostics().iter().collect(),
+            Ok(reader) => {
+                let unread = &reader.catalog().unread;
+                assert!(!unread.is_empty(), "it opens");
+                unread.iter().map(|(_, reason)| reason).collect()
+            }
+        }
+    }
+
     /// Returns the codes of what is wrong.
     pub(crate) fn codes(result: &Result<Box<dyn Reader>, Errors>) -> Vec<&'static str> {
-        let errors = result.as_ref().err().expect("does not open");
-        errors.diagnostics().iter().map(|diagnostic| diagnostic.code).collect()
+        wrong(result).into_iter().map(|diagnostic| diagnostic.code).collect()
     }
 
     /// Returns all texts of what is wrong in one.
     pub(crate) fn text(result: &Result<Box<dyn Reader>, Errors>) -> String {
-        format!("{:?}", result.as_ref().err().expect("does not open").diagnostics())
+        format!("{:?}", wrong(result))
     }
 }
 

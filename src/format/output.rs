@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
 
+use super::pieces::Split;
 use super::shards::{index_bytes, index_name, shard_name, single_name};
 use super::{Format, gguf, hdf5, msgpack, numpy, pytorch, safetensors, shown};
 use crate::diag::{Collector, Diagnostic, Errors};
@@ -98,7 +99,7 @@ pub struct OutputLayout {
     pub format: Format,
     /// The files that hold tensors, at least one.
     pub files: Vec<OutputFile>,
-    /// The index; there is one where there are several files.
+    /// The index; there is one where there are several files of a format that has one.
     pub index: Option<OutputIndex>,
     /// Each tensor's place, in the order in which the tensors were given.
     pub placements: Vec<Placement>,
@@ -144,6 +145,12 @@ pub fn lay_out(
             .help("leave out `--max-shard-size`")
             .into());
     }
+    if format == Format::Gguf && count > usize::from(u16::MAX) {
+        let message = format!("it would be cut into {count} files, and GGUF numbers them in 16 bits");
+        return Err(Diagnostic::error("format/no-shards", message)
+            .help("give a larger `--max-shard-size`")
+            .into());
+    }
     let mut out = Collector::default();
     let mut files = Vec::with_capacity(count);
     let mut placements = vec![Placement { file: 0, offset: 0 }; tensors.len()];
@@ -156,7 +163,15 @@ pub fn lay_out(
             Format::Npz => numpy::write::lay_out(own, sizes, metadata, &mut out),
             Format::Hdf5 => hdf5::write::lay_out(own, sizes, metadata, &mut out),
             Format::Msgpack => msgpack::write::lay_out(own, sizes, metadata, &mut out),
-            Format::Gguf => gguf::write::lay_out(own, sizes, metadata, options.template.as_deref(), &mut out),
+            Format::Gguf => {
+                let template = options.template.as_deref();
+                let split = (count > 1).then_some(Split {
+                    number: file as u64,
+                    count: count as u64,
+                    tensors: Some(tensors.len() as u64),
+                });
+                gguf::write::lay_out(own, sizes, metadata, template, split, &mut out)
+            }
             Format::Npy | Format::Keras | Format::TensorFlow => Err(not_written(format)),
         }?;
         for (place, offset) in placements[shard].iter_mut().zip(layout.offsets) {
@@ -170,7 +185,8 @@ pub fn lay_out(
         });
     }
     let ((), warnings) = out.finish(())?;
-    let index = if count == 1 { None } else { Some(index(format, tensors, &placements, &files, total)?) };
+    let has_index = count > 1 && format.has_index();
+    let index = if has_index { Some(index(format, tensors, &placements, &files, total)?) } else { None };
     Ok(OutputLayout { format, files, index, placements, companions: Vec::new(), warnings })
 }
 

@@ -5,10 +5,22 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::pieces::Membership;
 use super::store::{OpenFile, Store};
 use super::{Format, Reader, shown};
 use crate::catalog::{Catalog, TensorMeta, row_major};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, Severity};
+
+/// The codes of tensors that are sound and of a kind that is not read.
+const UNREAD: &[&str] = &[
+    "format/unsupported-tensor",
+    "format/unsupported-dtype",
+    "format/hdf5-storage",
+    "format/zip-method",
+    "format/unknown-dtype",
+    "format/object-array",
+    "format/opaque-dtype",
+];
 
 /// One file of a checkpoint, or the files that its format keeps together: open, with its header checked.
 #[derive(Debug)]
@@ -23,13 +35,29 @@ pub(crate) struct Part {
     pub(crate) tensors: Vec<TensorMeta>,
     /// The free-form metadata.
     pub(crate) metadata: BTreeMap<String, String>,
+    /// What stands among the tensors and cannot be read; see [`Catalog::unread`].
+    pub(crate) unread: Vec<(String, Diagnostic)>,
+    /// What else the file says of itself, as a tree of JSON; see [`Catalog::facts`].
+    pub(crate) facts: Option<serde_json::Value>,
+    /// What it says of other files that belong to it.
+    pub(crate) member: Option<Membership>,
 }
 
 impl Part {
     /// Makes a part of one file whose tensors are read where they lie, as store 0.
     pub(crate) fn of(format: Format, file: &Arc<OpenFile>) -> Part {
         let stores: Vec<(usize, Arc<dyn Store>)> = vec![(0, Arc::clone(file) as Arc<dyn Store>)];
-        Part { format, files: vec![Arc::clone(file)], stores, tensors: Vec::new(), metadata: BTreeMap::new() }
+        let files = vec![Arc::clone(file)];
+        Part {
+            format,
+            files,
+            stores,
+            tensors: Vec::new(),
+            metadata: BTreeMap::new(),
+            unread: Vec::new(),
+            facts: None,
+            member: None,
+        }
     }
 
     /// Adds a store of the first file's bytes and returns its index.
@@ -38,32 +66,49 @@ impl Part {
         self.stores.len() - 1
     }
 
-    fn path(&self) -> &Path {
+    /// Reports what is wrong with one tensor: one of a kind that is not read is an error only where it is needed, a damaged
+    /// one is always.
+    pub(crate) fn refuse(&mut self, key: String, diagnostic: Diagnostic, out: &mut Collector) {
+        let diagnostic = diagnostic.file(self.path());
+        let diagnostic = if diagnostic.tensors.is_empty() { diagnostic.tensor(&key) } else { diagnostic };
+        if UNREAD.contains(&diagnostic.code) {
+            self.unread.push((key, diagnostic));
+        } else {
+            out.push(diagnostic);
+        }
+    }
+
+    /// Returns the path of the file that was named.
+    pub(super) fn path(&self) -> &Path {
         &self.files[0].path
     }
 }
 
 /// A checkpoint of one or more parts.
 #[derive(Debug)]
-struct PartsReader {
+pub(crate) struct PartsReader {
     format: Format,
-    catalog: Catalog,
+    pub(crate) catalog: Catalog,
     files: Vec<Arc<OpenFile>>,
     stores: Vec<Arc<dyn Store>>,
 }
 
 /// Makes one checkpoint of parts; `source` is what the user named.
-pub(crate) fn assemble(
-    source: &Path,
-    parts: Vec<Part>,
-    mut out: Collector,
-) -> Result<Box<dyn Reader>, Errors> {
+pub(crate) fn assemble(source: &Path, parts: Vec<Part>, mut out: Collector) -> Result<PartsReader, Errors> {
     check_distinct(&parts, &mut out);
     let metadata = merge_metadata(&parts, &mut out);
+    for (_, reason) in parts.iter().flat_map(|part| &part.unread) {
+        let mut warning = reason.clone();
+        warning.severity = Severity::Warning;
+        out.push(warning);
+    }
     let ((), warnings) = out.finish(())?;
     let format = parts.first().map_or(Format::Safetensors, |part| part.format);
     let (mut files, mut stores, mut named, mut tensors) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for part in parts {
+    let (mut unread, mut facts) = (Vec::new(), Vec::new());
+    for mut part in parts {
+        unread.append(&mut part.unread);
+        facts.extend(part.facts.take().map(|said| (part.path().to_owned(), said)));
         let first = stores.len();
         for (file, store) in part.stores {
             named.push((part.files[file].path.clone(), part.files[file].size));
@@ -78,8 +123,10 @@ pub(crate) fn assemble(
     }
     let mut catalog = Catalog::new(source.to_owned(), named, tensors);
     catalog.metadata = metadata;
+    catalog.unread = unread;
+    catalog.facts = facts;
     catalog.warnings = warnings;
-    Ok(Box::new(PartsReader { format, catalog, files, stores }))
+    Ok(PartsReader { format, catalog, files, stores })
 }
 
 /// Gives dimensions of one element, whose stride says nothing, the stride of a row-major tensor.
@@ -102,13 +149,15 @@ fn check_distinct(parts: &[Part], out: &mut Collector) {
         for entry in &part.tensors {
             if let Some(first) = owners.insert(&entry.key, part.path()) {
                 let names = (name_of(first), name_of(part.path()));
-                let message = if first == part.path() {
-                    format!("the tensor is twice in `{}`", names.0)
+                let (message, help) = if first == part.path() {
+                    (format!("the tensor is twice in `{}`", names.0), "download or save the file again")
                 } else {
-                    format!("the tensor is in two files, `{}` and `{}`", names.0, names.1)
+                    // Either file may hold tensors that no other has, so that none can be left out.
+                    let message = format!("the tensor is in two files, `{}` and `{}`", names.0, names.1);
+                    (message, "find out which of the two is meant: an index that names its file decides")
                 };
                 let diagnostic = Diagnostic::error("format/duplicate-key", message).tensor(&entry.key);
-                out.push(diagnostic.file(part.path()).help("remove the file that should not be there"));
+                out.push(diagnostic.file(part.path()).help(help));
             }
         }
     }

@@ -29,6 +29,9 @@ const CONTAINERS: &[&str] = &[
     "teacher",
 ];
 
+/// The most names in a message.
+const MOST_LISTED: usize = 12;
+
 /// Something at the end of a path through nested containers.
 #[derive(Clone, Debug)]
 pub(super) struct Leaf<T> {
@@ -47,13 +50,24 @@ pub(super) enum Content<T> {
     Other(String),
 }
 
-/// Whether a container that stands alone is looked into.
+/// Which containers are looked into without being asked for, and where it must be said which holds the weights. The function
+/// tells by name and content which tensors beside containers are no weights: a loss, a step.
 pub(super) enum Descent<'a, T> {
-    /// Only with `--root`.
+    /// None: all is the weights.
     Asked,
-    /// Also where there is exactly one that has a name for such. Tensors beside it make what is around it the weights, but
-    /// for single numbers, which the function tells: a loss, a step.
-    Alone(&'a dyn Fn(&T) -> bool),
+    /// None; but where a container holds the state of an optimizer, it must be said.
+    Trained,
+    /// One alone that has a name for such. Tensors beside it make what is around it the weights.
+    Alone(&'a dyn Fn(&str, &T) -> bool),
+    /// The same; where tensors, or the state of an optimizer, stand beside a container, it must be said.
+    Nested(&'a dyn Fn(&str, &T) -> bool),
+}
+
+/// Returns whether a container has a name of the state of an optimizer (PyTorch trainers, Flax's TrainState, big_vision).
+fn is_optimizer(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    matches!(&*name, "opt" | "opt_state" | "optim" | "optimizers" | "optimizer_states")
+        || name.split(['_', '.', '-']).any(|word| matches!(word, "optimizer" | "optim"))
 }
 
 /// Returns the tensors of the container that holds the weights, each with its key: the names below the container,
@@ -74,7 +88,12 @@ pub(super) fn choose<T>(
 ) -> Result<Vec<(String, T)>, Errors> {
     let root = match (&options.root, descent) {
         (Some(root), _) => asked(file, &leaves, root)?,
-        (None, Descent::Alone(is_number)) => alone(file, &leaves, is_number)?,
+        (None, Descent::Alone(is_aside)) => alone(file, &leaves, is_aside, false)?,
+        (None, Descent::Nested(is_aside)) => alone(file, &leaves, is_aside, true)?,
+        (None, Descent::Trained) => {
+            trained(file, &leaves)?;
+            Vec::new()
+        }
         (None, Descent::Asked) => Vec::new(),
     };
     let mut chosen = Vec::new();
@@ -113,17 +132,16 @@ fn report(file: &Path, root: &str, skipped: IndexMap<String, (usize, String)>, o
     if skipped.is_empty() {
         return;
     }
-    const MOST: usize = 12;
     let mut texts: Vec<String> = skipped
         .iter()
-        .take(MOST)
+        .take(MOST_LISTED)
         .map(|(name, (tensors, what))| {
             let what = if *tensors > 0 { counted(*tensors) } else { what.clone() };
             format!("`{}` ({what})", shown(name))
         })
         .collect();
-    if skipped.len() > MOST {
-        texts.push(format!("and {} more", skipped.len() - MOST));
+    if skipped.len() > MOST_LISTED {
+        texts.push(format!("and {} more", skipped.len() - MOST_LISTED));
     }
     let place = if root.is_empty() { String::new() } else { format!(" beside or in `{}`", shown(root)) };
     let message = format!("not read{place}: {}", texts.join(", "));
@@ -143,14 +161,14 @@ fn counted(tensors: usize) -> String {
 fn below<'a, T>(
     leaves: &'a [Leaf<T>],
     path: &[String],
-    is_number: &dyn Fn(&T) -> bool,
+    is_aside: &dyn Fn(&str, &T) -> bool,
 ) -> (IndexMap<&'a str, usize>, bool) {
     let mut containers: IndexMap<&str, usize> = IndexMap::new();
     let mut direct = false;
     for leaf in leaves {
         let Content::Tensor(tensor) = &leaf.content else { continue };
         match leaf.path.strip_prefix(path) {
-            Some([_]) => direct |= !is_number(tensor),
+            Some([name]) => direct |= !is_aside(name, tensor),
             Some([name, ..]) => *containers.entry(name).or_default() += 1,
             Some([]) | None => {}
         }
@@ -158,36 +176,76 @@ fn below<'a, T>(
     (containers, direct)
 }
 
-fn alone<T>(file: &Path, leaves: &[Leaf<T>], is_number: &dyn Fn(&T) -> bool) -> Result<Vec<String>, Errors> {
+fn alone<T>(
+    file: &Path,
+    leaves: &[Leaf<T>],
+    is_aside: &dyn Fn(&str, &T) -> bool,
+    asks: bool,
+) -> Result<Vec<String>, Errors> {
     let mut root: Vec<String> = Vec::new();
     loop {
-        let (containers, direct) = below(leaves, &root, is_number);
-        let named: Vec<&str> = containers.keys().copied().filter(|name| CONTAINERS.contains(name)).collect();
-        match named[..] {
-            [name] if !direct && containers.len() == 1 => root.push(name.to_owned()),
-            [] => return Ok(root),
-            _ if direct => return Ok(root),
-            _ => {
-                let message =
-                    "several containers hold tensors, and it is not said which of them are the weights";
-                let texts: Vec<String> = containers
-                    .iter()
-                    .map(|(name, count)| format!("`{}` ({})", shown(name), counted(*count)))
-                    .collect();
-                let named = root.iter().cloned().chain([named[0].to_owned()]).collect::<Vec<_>>().join(".");
-                let diagnostic = Diagnostic::error("format/ambiguous-root", message).file(file);
-                let diagnostic = diagnostic.found(texts.join(", "));
-                return Err(diagnostic
-                    .help(format!("say which with `--root`, as in `--root {named}`"))
-                    .into());
-            }
+        let (containers, direct) = below(leaves, &root, is_aside);
+        let named = containers.keys().find(|name| CONTAINERS.contains(name));
+        let has_optimizer = asks && containers.len() > 1 && containers.keys().any(|name| is_optimizer(name));
+        match named {
+            None if !has_optimizer => return Ok(root),
+            Some(name) if !direct && containers.len() == 1 => root.push((*name).to_owned()),
+            Some(_) if direct && !asks => return Ok(root),
+            _ => return Err(ambiguous(file, &root, &containers, direct)),
         }
     }
 }
 
-/// Returns the path of the container that is asked for: names joined by `.` or `/`, where a name may itself have dots.
+/// Demands to be told where the state of an optimizer stands beside the weights, as in Flax's TrainState (`params`,
+/// `opt_state`; google/flax, `flax/training/train_state.py`) and in T5X's (`target`, `state`; google-research/t5x,
+/// `t5x/train_state.py`), also inside containers that stand alone.
+fn trained<T>(file: &Path, leaves: &[Leaf<T>]) -> Result<(), Errors> {
+    let mut root: Vec<String> = Vec::new();
+    loop {
+        let (containers, direct) = below(leaves, &root, &|_, _| false);
+        let has = |name: &str| containers.contains_key(name);
+        if containers.len() > 1
+            && (containers.keys().any(|name| is_optimizer(name)) || has("target") && has("state"))
+        {
+            return Err(ambiguous(file, &root, &containers, direct));
+        }
+        match containers.keys().next() {
+            Some(name) if containers.len() == 1 => root.push((*name).to_owned()),
+            _ => return Ok(()),
+        }
+    }
+}
+
+fn ambiguous(file: &Path, root: &[String], containers: &IndexMap<&str, usize>, direct: bool) -> Errors {
+    let message = "several containers hold tensors, and it is not said which of them are the weights";
+    let mut texts: Vec<String> = containers
+        .iter()
+        .take(MOST_LISTED)
+        .map(|(name, count)| format!("`{}` ({})", shown(name), counted(*count)))
+        .collect();
+    if containers.len() > texts.len() {
+        texts.push(format!("and {} more", containers.len() - texts.len()));
+    }
+    if direct {
+        texts.push("tensors beside them".to_owned());
+    }
+    let usual = containers.keys().find(|name| CONTAINERS.contains(name) || **name == "target");
+    let likely = usual.or_else(|| containers.keys().find(|name| !is_optimizer(name)));
+    let example: Vec<&str> = root.iter().map(String::as_str).chain(likely.copied()).collect();
+    let help = format!(
+        "say which with `--root`, as in `--root {}`; `--root /` takes all of them",
+        shown(&example.join("."))
+    );
+    Diagnostic::error("format/ambiguous-root", message).file(file).found(texts.join(", ")).help(help).into()
+}
+
+/// Returns the path of the container that is asked for: names joined by `.` or `/`, where a name may itself have dots; `/`
+/// alone is the top.
 fn asked<T>(file: &Path, leaves: &[Leaf<T>], root: &str) -> Result<Vec<String>, Errors> {
     let wanted = root.trim_matches(['.', '/']).replace('/', ".");
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
     let tensors = leaves.iter().filter(|leaf| matches!(leaf.content, Content::Tensor(_)));
     let mut known: Vec<String> = Vec::new();
     for leaf in tensors {
@@ -241,7 +299,7 @@ mod tests {
             Path::new("a.pt"),
             leaves,
             ".",
-            Descent::Alone(&|is_number| *is_number),
+            Descent::Nested(&|_, is_number| *is_number),
             &options,
             &mut out,
         )?;
@@ -264,11 +322,53 @@ mod tests {
     }
 
     #[test]
-    fn tensors_at_the_top_make_the_top_the_root() {
-        let (found, _) = keys(vec![tensor("w"), tensor("model|w")], None).expect("chosen");
-        assert_eq!(found, ["w", "model.w"]);
-        let (found, _) = keys(vec![tensor("encoder|w")], None).expect("chosen");
-        assert_eq!(found, ["encoder.w"]);
+    fn the_top_is_the_root_without_containers_of_weights() {
+        let (found, _) = keys(vec![tensor("w"), tensor("encoder|w")], None).expect("chosen");
+        assert_eq!(found, ["w", "encoder.w"]);
+        let (found, _) = keys(vec![tensor("encoder|w"), tensor("decoder|w")], None).expect("chosen");
+        assert_eq!(found, ["encoder.w", "decoder.w"]);
+        // The file of an optimizer alone.
+        let (found, _) = keys(vec![tensor("state|0|exp_avg"), other("param_groups")], None).expect("chosen");
+        assert_eq!(found, ["state.0.exp_avg"]);
+    }
+
+    #[test]
+    fn what_lies_beside_a_container_does_not_turn_the_question_off() {
+        for leaves in [
+            vec![tensor("w"), tensor("model|w")],
+            vec![tensor("state_dict|w"), tensor("optimizer|state|0|exp_avg"), tensor("rng_states")],
+            vec![tensor("my weights|w"), tensor("encoder_optimizer|m")],
+        ] {
+            let text = format!("{:?}", keys(leaves.clone(), None).expect_err("ambiguous").diagnostics());
+            assert!(text.contains("ambiguous-root") && text.contains("--root"), "{text}");
+            assert_eq!(keys(leaves.clone(), Some("/")).expect("all").0.len(), leaves.len());
+        }
+    }
+
+    #[test]
+    fn the_state_of_an_optimizer_beside_nested_weights_is_a_question() {
+        let ask = |paths: &[&str]| {
+            let leaves = paths.iter().map(|path| tensor(path)).collect();
+            choose(
+                Path::new("a"),
+                leaves,
+                "/",
+                Descent::Trained,
+                &OpenOptions::default(),
+                &mut Collector::default(),
+            )
+        };
+        for (paths, example) in [
+            (&["params|model|w", "opt_state|0|mu|model|w", "step"][..], "--root params"),
+            (&["target|w", "state|param_states|w"], "--root target"),
+            (&["optimizer|target|w", "optimizer|state|step"], "--root optimizer.target"),
+        ] {
+            let text = format!("{:?}", ask(paths).expect_err("ambiguous").diagnostics());
+            assert!(text.contains(example), "{text}");
+        }
+        for paths in [&["params|model|w", "params|head|w"][..], &["model|w", "lm_head|kernel"], &["w"]] {
+            assert_eq!(ask(paths).expect("all").len(), paths.len());
+        }
     }
 
     #[test]

@@ -6,15 +6,22 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Number;
 
-use super::json::{Json, repeated};
-use super::part::{Part, assemble};
+use super::json::{Json, repeated, without_mark};
+use super::part::{Part, PartsReader, assemble};
 use super::safetensors::header::LIMIT;
-use super::{Format, OpenOptions, Reader, io_error, open_part, shown, sniff};
+use super::{Format, OpenOptions, foreign, io_error, open_part, pieces, shown, sniff};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::fold::fold_keys;
 
-/// What every index's name ends in.
+/// What an index's name ends in.
 pub(super) const INDEX_ENDING: &str = ".index.json";
+/// What the name of Keras's index ends in. (keras-team/keras, `keras/src/saving/saving_lib.py`: ShardedH5IOStore)
+const KERAS_INDEX_ENDING: &str = ".weights.json";
+
+/// Returns whether a file's name is that of an index.
+pub(super) fn is_index(name: &str) -> bool {
+    name.ends_with(INDEX_ENDING) || name.ends_with(KERAS_INDEX_ENDING)
+}
 
 impl Format {
     /// Returns the name and the ending of a checkpoint of one file, as the transformers library looks for it
@@ -38,8 +45,13 @@ impl Format {
         self.name_and_ending().1
     }
 
-    /// Returns whether checkpoints of the format can be cut into several files with an index.
+    /// Returns whether checkpoints of the format can be cut into several files.
     pub const fn has_shards(self) -> bool {
+        self.has_index() || matches!(self, Format::Gguf)
+    }
+
+    /// Returns whether the several files of a checkpoint have an index.
+    pub const fn has_index(self) -> bool {
         matches!(self, Format::Safetensors | Format::PyTorch | Format::Hdf5 | Format::Msgpack)
     }
 }
@@ -63,10 +75,24 @@ pub(super) fn shard_name(format: Format, position: usize, count: usize) -> Strin
 /// An index's content.
 #[derive(Debug, Default)]
 struct Index {
-    /// Each tensor's shard.
-    weight_map: BTreeMap<String, String>,
+    /// The shards of each tensor: one; in Keras's index those of each group of variables, one or several.
+    weight_map: BTreeMap<String, Vec<String>>,
     /// The bytes of all tensors, as far as the index says.
     total_size: Option<Number>,
+}
+
+impl Index {
+    /// Returns the names of all shards, sorted, so that the files come in the order of their names.
+    fn shards(&self) -> BTreeSet<&str> {
+        self.weight_map.values().flatten().map(String::as_str).collect()
+    }
+
+    /// Returns the entry for a tensor: its own, or that of the group of Keras that it is in.
+    fn entry(&self, key: &str) -> Option<&str> {
+        let own = || self.weight_map.get_key_value(key);
+        let group = || self.weight_map.get_key_value(&format!("/{}", key.rsplit_once('/')?.0));
+        own().or_else(group).map(|(entry, _)| entry.as_str())
+    }
 }
 
 /// Opens the shards that an index names; `source` is what the user named, the index or its folder.
@@ -74,20 +100,24 @@ pub(super) fn open_index(
     source: &Path,
     index_path: &Path,
     options: &OpenOptions,
-) -> Result<Box<dyn Reader>, Errors> {
+) -> Result<PartsReader, Errors> {
     let mut out = Collector::default();
     let index = parse_index(&read_text(index_path)?, index_path, &mut out);
-    // Sorted, so that the files come in the order of their names.
-    let names: BTreeSet<&str> = index.weight_map.values().map(String::as_str).collect();
+    let names = index.shards();
     let folder = index_path.parent().unwrap_or(Path::new(""));
     let paths = resolve(folder, index_path, &names, options, &mut out);
     let mut parts: Vec<Part> = Vec::new();
     if !out.has_errors() {
         parts.extend(paths.iter().filter_map(|path| open_part(path, options, &mut out)));
     }
+    pieces::check(&parts, true, options, &mut out);
     if !out.has_errors() {
         let names: Vec<&str> = names.into_iter().collect();
+        decide(&index, index_path, &names, &mut parts, &mut out);
         cross_check(&index, index_path, &names, &parts, options, &mut out);
+        if options.root.is_none() {
+            leave_out_optimizer(index_path, &mut parts, &mut out);
+        }
     }
     assemble(source, parts, out)
 }
@@ -106,7 +136,7 @@ fn parse_index(text: &str, path: &Path, out: &mut Collector) -> Index {
     let mut index = Index::default();
     let fail = |message: String| Diagnostic::error("format/bad-index", message).file(path);
     let no_index = "name the index of a sharded checkpoint, a safetensors file or a folder";
-    let fields = match Json::parse_map(text) {
+    let fields = match Json::parse_map(without_mark(text)) {
         Ok(fields) => fields,
         Err(problem) => {
             out.push(fail(format!("the index {problem}")).help(no_index));
@@ -126,8 +156,20 @@ fn parse_index(text: &str, path: &Path, out: &mut Collector) -> Index {
                 out.push(twice("the index's `weight_map`", key).tensor(key));
             }
             for (key, value) in entries {
-                if let Json::Text(shard) = value {
-                    index.weight_map.insert(key.to_string(), shard.to_string());
+                let shards: Option<Vec<String>> = match value {
+                    Json::Text(shard) => Some(vec![shard.to_string()]),
+                    Json::List(shards) => shards
+                        .iter()
+                        .map(
+                            |shard| {
+                                if let Json::Text(shard) = shard { Some(shard.to_string()) } else { None }
+                            },
+                        )
+                        .collect(),
+                    _ => None,
+                };
+                if let Some(shards) = shards {
+                    index.weight_map.insert(key.to_string(), shards);
                 } else {
                     let diagnostic = fail("the index's `weight_map` names no file for it".to_owned());
                     out.push(diagnostic.tensor(&**key).expected("a string").found(value.brief()));
@@ -138,7 +180,10 @@ fn parse_index(text: &str, path: &Path, out: &mut Collector) -> Index {
             out.push(fail("the index's `weight_map` is not a map".to_owned()).found(other.brief()))
         }
         None => {
-            out.push(fail("the JSON text has no `weight_map`, so it is no index".to_owned()).help(no_index))
+            let known = foreign::of_json(path, fields.iter().map(|(key, _)| &**key));
+            let unknown =
+                || fail("the JSON text has no `weight_map`, so it is no index".to_owned()).help(no_index);
+            out.push(known.unwrap_or_else(unknown));
         }
     }
     if let Some(Json::Map(metadata)) = find("metadata")
@@ -177,17 +222,22 @@ fn resolve(
         paths.push(path);
     }
     if !missing.is_empty() {
-        let list = fold_keys(missing.iter().copied()).into_iter().map(|name| format!("`{}`", shown(&name)));
         let message = format!(
             "{} of the {} shards that the index names do not exist: {}",
             missing.len(),
             names.len(),
-            list.collect::<Vec<_>>().join(", ")
+            self::missing(&missing)
         );
         let diagnostic = Diagnostic::error("format/missing-shard", message).file(index_path);
         out.push(diagnostic.help("finish the download"));
     }
     paths
+}
+
+/// Returns the names of files that are not there, for a message.
+pub(super) fn missing(names: &[&str]) -> String {
+    let list = fold_keys(names.iter().copied()).into_iter().map(|name| format!("`{}`", shown(&name)));
+    list.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns why a shard's name cannot be one, completing "which …".
@@ -234,6 +284,33 @@ pub(super) fn check_link(
         .into())
 }
 
+/// Takes tensors out of shards where the index names another that holds them too, as readers that follow the index do;
+/// `names` and `parts` go together.
+fn decide(index: &Index, index_path: &Path, names: &[&str], parts: &mut [Part], out: &mut Collector) {
+    let is_home = |key: &str, name: &str| {
+        index.weight_map.get(key).is_some_and(|shards| shards.iter().any(|shard| shard == name))
+    };
+    let at_home: HashSet<String> = names
+        .iter()
+        .zip(&*parts)
+        .flat_map(|(&name, part)| part.tensors.iter().filter(move |tensor| is_home(&tensor.key, name)))
+        .map(|tensor| tensor.key.clone())
+        .collect();
+    for (&name, part) in names.iter().zip(parts) {
+        part.tensors.retain(|tensor| {
+            let is_elsewhere = !is_home(&tensor.key, name) && at_home.contains(&tensor.key);
+            if is_elsewhere {
+                let homes = index.weight_map.get(&tensor.key).into_iter().flatten();
+                let homes: Vec<String> = homes.map(|home| format!("`{}`", shown(home))).collect();
+                let message = format!("`{}` holds it too; the index says {}", shown(name), homes.join(", "));
+                let warning = Diagnostic::warning("format/index-decides", message).file(index_path);
+                out.push(warning.tensor(&tensor.key));
+            }
+            !is_elsewhere
+        });
+    }
+}
+
 /// Compares an index with what its shards hold; `names` and `parts` go together.
 fn cross_check(
     index: &Index,
@@ -247,9 +324,10 @@ fn cross_check(
     let mut total = 0_u64;
     for (&name, part) in names.iter().zip(parts) {
         for entry in &part.tensors {
-            homes.entry(&entry.key).or_default().push(name);
+            let listed = index.entry(&entry.key);
+            homes.entry(listed.unwrap_or(&entry.key)).or_default().push(name);
             total = total.saturating_add(entry.bytes());
-            if !index.weight_map.contains_key(&entry.key) {
+            if listed.is_none() {
                 let message = format!("`{}` holds a tensor that the index does not list", shown(name));
                 let diagnostic = Diagnostic::warning("format/not-indexed", message).file(index_path);
                 out.push(diagnostic.tensor(&entry.key).help("it is read all the same"));
@@ -260,8 +338,10 @@ fn cross_check(
     let lost: Vec<(&str, &str)> = index
         .weight_map
         .iter()
-        .map(|(key, shard)| (key.as_str(), shard.as_str()))
+        .flat_map(|(key, shards)| shards.iter().map(|shard| (key.as_str(), shard.as_str())))
         .filter(|(key, shard)| !is_at_home(key, shard))
+        // The state of Keras's optimizer is left out where it stands beside layers.
+        .filter(|(key, _)| !key.starts_with("/optimizer/"))
         .collect();
     let strays = if lost.is_empty() { HashMap::new() } else { strays(index_path, names, &lost, options) };
     for (key, shard) in lost {
@@ -272,7 +352,10 @@ fn cross_check(
         let diagnostic = Diagnostic::error("format/index-tensor-not-in-shard", message).file(index_path);
         out.push(diagnostic.tensor(key).help("correct the index, or fetch the checkpoint again"));
     }
+    // The optimizer's state counts there and may have been left out.
+    let has_optimizer = index.weight_map.keys().any(|key| key.starts_with("/optimizer/"));
     if let Some(stated) = &index.total_size
+        && !has_optimizer
         && stated.as_u64() != Some(total)
         && stated.as_f64() != Some(total as f64)
     {
@@ -336,13 +419,62 @@ pub(super) fn index_bytes(total_size: u64, weight_map: BTreeMap<&str, &str>) -> 
 pub(crate) fn named_shards(index_path: &Path) -> BTreeSet<String> {
     let Ok(text) = read_text(index_path) else { return BTreeSet::new() };
     let index = parse_index(&text, index_path, &mut Collector::default());
-    index.weight_map.into_values().filter(|name| name_problem(name).is_none()).collect()
+    index.weight_map.into_values().flatten().filter(|name| name_problem(name).is_none()).collect()
+}
+
+/// Returns the names of a folder's entries, sorted; none where it cannot be listed.
+pub(super) fn names_in(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// An index that names a file.
+pub(super) struct IndexOf {
+    /// Its path.
+    pub(super) path: PathBuf,
+    /// How many other files it names.
+    pub(super) others: usize,
+}
+
+/// Returns the index in a folder that names the file `shard` in it, of several the one that names the fewest others.
+pub(super) fn index_of(folder: &Path, names: &[String], shard: &str) -> Option<IndexOf> {
+    let indexes = names.iter().filter(|name| is_index(name)).filter_map(|name| {
+        let path = folder.join(name);
+        // Most indexes speak of other files, which shows without reading them as JSON.
+        let text = read_text(&path).ok().filter(|text| !shard.is_ascii() || text.contains(shard))?;
+        let index = parse_index(&text, &path, &mut Collector::default());
+        let shards = index.shards();
+        shards.contains(shard).then(|| IndexOf { path, others: shards.len() - 1 })
+    });
+    indexes.min_by_key(|index| index.others)
+}
+
+/// Leaves out the state of the optimizer, which Keras keeps beside the layers; a file that holds nothing else is not
+/// recognised as such by itself.
+fn leave_out_optimizer(index_path: &Path, parts: &mut [Part], out: &mut Collector) {
+    if !index_path.to_string_lossy().ends_with(KERAS_INDEX_ENDING) {
+        return;
+    }
+    let of_optimizer = |key: &str| key.starts_with("optimizer/");
+    let all = parts.iter().flat_map(|part| &part.tensors);
+    if all.clone().all(|tensor| of_optimizer(&tensor.key)) {
+        return;
+    }
+    let count = all.filter(|tensor| of_optimizer(&tensor.key)).count();
+    if count > 0 {
+        parts.iter_mut().for_each(|part| part.tensors.retain(|tensor| !of_optimizer(&tensor.key)));
+        let message = format!("not read: `optimizer` (the optimizer's state, {count} tensors)");
+        out.push(Diagnostic::warning("format/skipped", message).file(index_path).tensor("optimizer"));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::testing::*;
     use super::*;
+    use crate::format::Reader;
 
     fn shard(keys: &[&str], metadata: &str) -> Vec<u8> {
         let mut header = format!(r#"{{"__metadata__":{{"m":"{metadata}"}}"#);
@@ -465,10 +597,25 @@ mod tests {
         assert_eq!(warnings(&*reader), ["format/not-indexed", "format/metadata-conflict"]);
         assert_eq!((reader.catalog().tensors.len(), reader.catalog().metadata["m"].as_str()), (3, "1"));
 
+        // Of a tensor that two shards hold, the one that the index names counts.
         put(folder.path(), "s2", &shard(&["w", "v"], "1"));
+        let reader = open_plain(&path).expect("opens");
+        assert_eq!(warnings(&*reader), ["format/index-decides", "format/not-indexed"]);
+        let v = &reader.catalog().tensors[reader.catalog().find("v").expect("is there")];
+        assert_eq!((reader.catalog().tensors.len(), v.file), (3, 0));
+        // One that it does not name is a question.
+        put(folder.path(), "s2", &shard(&["w", "u"], "1"));
         let result = open_plain(&path);
         assert!(codes(&result).contains(&"format/duplicate-key"));
         assert!(text(&result).contains("`s1` and `s2`"));
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_the_index_is_passed_over() {
+        let folder = tempfile::tempdir().expect("folder");
+        put(folder.path(), "s1", &shard(&["v"], "1"));
+        let text = "\u{feff}{\"weight_map\":{\"v\":\"s1\"}}";
+        assert_eq!(open_plain(&index(folder.path(), text)).expect("opens").catalog().tensors.len(), 1);
     }
 
     #[test]
@@ -480,7 +627,8 @@ mod tests {
             (r#"{"weight_map":{"a":"s"},"weight_map":{"a":"s"}}"#, "format/duplicate-key"),
             (r#"{"weight_map":{"a":1}}"#, "format/bad-index"),
             (r#"{"weight_map":[]}"#, "format/bad-index"),
-            (r#"{"model_type":"llama"}"#, "format/bad-index"),
+            (r#"{"model_type":"llama"}"#, "format/no-weights"),
+            (r#"{"other":"text"}"#, "format/bad-index"),
             (r#"{"weight_map":"#, "format/bad-index"),
         ] {
             assert!(codes(&open_plain(&index(folder.path(), text))).contains(&code), "{text}");
@@ -488,5 +636,30 @@ mod tests {
         put(folder.path(), "s", b"PK\x03\x04");
         let result = open_plain(&index(folder.path(), r#"{"weight_map":{"a":"s"}}"#));
         assert_eq!(codes(&result), ["format/zip"]);
+    }
+
+    #[test]
+    fn the_index_of_keras_names_the_files_of_groups() {
+        let folder = tempfile::tempdir().expect("folder");
+        put(folder.path(), "m_00000.weights.h5", &shard(&["layers/a/vars/0", "layers/b/vars/0"], ""));
+        put(folder.path(), "m_00001.weights.h5", &shard(&["layers/b/vars/1", "optimizer/vars/0"], ""));
+        let path = put(
+            folder.path(),
+            "m.weights.json",
+            br#"{"metadata":{"total_size":99.0},"weight_map":{"/layers/a/vars":["m_00000.weights.h5"],
+                "/layers/b/vars":["m_00000.weights.h5","m_00001.weights.h5"],"/optimizer/vars":"m_00001.weights.h5"}}"#,
+        );
+        for source in [path.as_path(), folder.path()] {
+            let reader = open_plain(source).expect("opens");
+            let keys: Vec<&str> = reader.catalog().tensors.iter().map(|tensor| tensor.key.as_str()).collect();
+            assert_eq!(keys, ["layers/a/vars/0", "layers/b/vars/0", "layers/b/vars/1"]);
+            assert_eq!(warnings(&*reader), ["format/skipped"]);
+        }
+        assert_eq!(codes(&open_plain(&folder.path().join("m_00001.weights.h5"))), ["format/one-shard"]);
+        put(folder.path(), "m_00001.weights.h5", &shard(&["optimizer/vars/0"], ""));
+        let result = open_plain(&path);
+        assert_eq!(codes(&result), ["format/index-tensor-not-in-shard", "format/skipped"]);
+        std::fs::remove_file(folder.path().join("m_00001.weights.h5")).expect("removes");
+        assert_eq!(codes(&open_plain(folder.path())), ["format/missing-shard"]);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::safetensors::header::LIMIT;
 use super::store::{OpenFile, Store};
-use super::{Format, io_error, tensorflow, zip};
+use super::{Format, OpenOptions, foreign, hdf5, io_error, tensorflow, zip};
 use crate::diag::{Diagnostic, Errors};
 
 /// How many bytes are looked at from the start.
@@ -15,8 +15,7 @@ const HEAD: u64 = 1024;
 /// What a file is.
 #[derive(Debug)]
 pub(super) enum Content {
-    /// A checkpoint in that format. Safetensors stands also for what nothing is known of; the header's checks say what
-    /// is wrong then.
+    /// A checkpoint in that format.
     Checkpoint(Format),
     /// A JSON text, such as the index of a sharded checkpoint.
     Json,
@@ -35,7 +34,9 @@ fn head_of(file: &OpenFile) -> Result<Vec<u8>, Errors> {
 }
 
 fn is_json(head: &[u8]) -> bool {
-    !looks_like_safetensors(head) && head.trim_ascii_start().first() == Some(&b'{') && !head.contains(&0)
+    // A byte order mark may stand before the text.
+    let text = head.strip_prefix("\u{feff}".as_bytes()).unwrap_or(head);
+    !looks_like_safetensors(head) && text.trim_ascii_start().first() == Some(&b'{') && !head.contains(&0)
 }
 
 /// Opens a regular file and returns its size in bytes; anything else could block or never end.
@@ -50,7 +51,10 @@ pub(super) fn open_regular(path: &Path) -> Result<(File, std::fs::Metadata), Err
 }
 
 /// Tells what a file is.
-pub(super) fn sniff(file: &Arc<OpenFile>) -> Result<Content, Errors> {
+///
+/// # Errors
+/// Returns what the system refuses, and what is wrong with the directory of an archive.
+pub(super) fn sniff(file: &Arc<OpenFile>, options: &OpenOptions) -> Result<Content, Errors> {
     let head = head_of(file)?;
     // Safetensors comes first: the length of its header is free, and 640 is also the beginning of a pickle.
     if looks_like_safetensors(&head) {
@@ -59,28 +63,37 @@ pub(super) fn sniff(file: &Arc<OpenFile>) -> Result<Content, Errors> {
     if is_json(&head) {
         return Ok(Content::Json);
     }
-    if let Some((code, message, help)) = foreign(&head, head.trim_ascii_start()) {
-        let diagnostic = Diagnostic::error(code, message).file(&file.path).help(help);
+    if let Some(diagnostic) = foreign::of_file(file, &head, options)? {
         return Ok(Content::Foreign(Box::new(diagnostic)));
     }
     let starts = |magic: &[u8]| head.starts_with(magic);
+    let has_ending = |wanted: &str| file.path.extension().is_some_and(|ending| ending == wanted);
     let format = if starts(b"PK\x03\x04") || starts(b"PK\x05\x06") {
         return zip_content(file);
     } else if matches!(head[..], [0x80, 2..=5, ..]) {
         Format::PyTorch
     } else if starts(b"GGUF") {
         Format::Gguf
-    } else if starts(b"\x89HDF\r\n\x1a\n") {
+    } else if hdf5::superblock(file)?.is_some() {
         Format::Hdf5
     } else if starts(b"\x93NUMPY") {
         Format::Npy
     } else if matches!(head[..], [0x81..=0x8f, 0xa0..=0xbf | 0xd9..=0xdb, ..] | [0xde | 0xdf, ..]) {
         Format::Msgpack
-    } else if ends_as_table(file)? || file.path.extension().is_some_and(|ending| ending == "index") {
+    } else if ends_as_table(file)? {
+        Format::TensorFlow
+    } else if let Some(diagnostic) = foreign::of_unknown(file, &head) {
+        return Ok(Content::Foreign(Box::new(diagnostic)));
+    } else if has_ending("index") {
         // Without its last bytes a table is nothing; a name tells then at least what is damaged.
         Format::TensorFlow
-    } else {
+    } else if has_ending("safetensors") && head.len() < 9 {
         Format::Safetensors
+    } else if head.get(8) == Some(&b'{') {
+        // A header over the limit.
+        Format::Safetensors
+    } else {
+        return Ok(Content::Foreign(Box::new(foreign::unknown(&file.path, &head))));
     };
     Ok(Content::Checkpoint(format))
 }
@@ -88,6 +101,10 @@ pub(super) fn sniff(file: &Arc<OpenFile>) -> Result<Content, Errors> {
 /// Tells what a zip archive is by the names of its entries.
 fn zip_content(file: &Arc<OpenFile>) -> Result<Content, Errors> {
     let entries = zip::read::entries(file)?;
+    let names: Vec<String> = entries.iter().map(|entry| entry.name.clone()).collect();
+    if let Some(diagnostic) = foreign::of_archive(&file.path, &names) {
+        return Ok(Content::Foreign(Box::new(diagnostic)));
+    }
     let any = |test: &dyn Fn(&str) -> bool| entries.iter().any(|entry| test(&entry.name));
     let format = if any(&|name| name == "data.pkl" || name.ends_with("/data.pkl")) {
         Format::PyTorch
@@ -98,12 +115,11 @@ fn zip_content(file: &Arc<OpenFile>) -> Result<Content, Errors> {
     } else {
         let message = "it is a zip archive without weights that are known";
         let diagnostic = Diagnostic::error("format/zip", message).file(&file.path);
-        let names: Vec<String> = entries.iter().take(5).map(|entry| super::shown(&entry.name)).collect();
         let diagnostic = diagnostic
             .expected(
                 "a PyTorch archive (data.pkl), a NumPy archive (*.npy) or a Keras archive (*.weights.h5)",
             )
-            .found(names.join(", "))
+            .found(foreign::listed(&names))
             .help("unpack it and name the checkpoint inside");
         return Ok(Content::Foreign(Box::new(diagnostic)));
     };
@@ -122,34 +138,6 @@ fn looks_like_safetensors(head: &[u8]) -> bool {
     rest.first() == Some(&b'{') && u64::from_le_bytes(*length) <= LIMIT
 }
 
-/// Returns the code, the message and the help for a file of another kind.
-fn foreign(head: &[u8], text: &[u8]) -> Option<(&'static str, String, &'static str)> {
-    let starts = |magic: &[u8]| head.starts_with(magic);
-    let lower = text[..text.len().min(16)].to_ascii_lowercase();
-    let (code, message, help) = if head.is_empty() {
-        ("format/empty", "the file is empty".to_owned(), "download or save it again")
-    } else if starts(b"version https://git-lfs") {
-        let size = lfs_size(head).map_or(String::new(), |size| format!("; the real file has {size} bytes"));
-        let message = format!("it is a Git LFS pointer, not the file itself{size}");
-        ("format/git-lfs", message, "run `git lfs pull` in the repository to fetch the file")
-    } else if lower.starts_with(b"<!doctype") || lower.starts_with(b"<html") {
-        let help = "download the file itself: the link leads to a page about it, or wants a login";
-        ("format/html", "it is an HTML page, not a checkpoint".to_owned(), help)
-    } else if head.get(257..262) == Some(b"ustar") {
-        let help = "load it with PyTorch and save it again: `torch.save(torch.load(FILE), FILE)`";
-        ("format/tar", "it is a tar archive, as PyTorch wrote before version 0.1.10".to_owned(), help)
-    } else {
-        return None;
-    };
-    Some((code, message, help))
-}
-
-/// Returns the `size` line of a Git LFS pointer.
-fn lfs_size(head: &[u8]) -> Option<u64> {
-    let text = str::from_utf8(head).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("size ")?.trim().parse().ok())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::*;
@@ -163,13 +151,12 @@ mod tests {
         for (bytes, code) in [
             (pointer.clone(), "format/git-lfs"),
             (b"PK\x03\x04...".to_vec(), "format/zip"),
-            ([&[b'x'; 257][..], b"ustar", &[0; 300]].concat(), "format/tar"),
             (b"<!DOCTYPE html>".to_vec(), "format/html"),
             (b"\n <HTML lang=en>".to_vec(), "format/html"),
             (Vec::new(), "format/empty"),
             (b"{}".to_vec(), "format/bad-index"),
             (b"abc".to_vec(), "format/truncated"),
-            (b"abcdefghijkl".to_vec(), "format/header-too-large"),
+            (b"abcdefghijkl".to_vec(), "format/unknown"),
         ] {
             let path = put(folder.path(), "model.safetensors", &bytes);
             assert_eq!(codes(&open_plain(&path)), [code], "{bytes:?}");
@@ -193,7 +180,7 @@ mod tests {
             (b"\x0b\0\0\0\0\0\0\0{", Format::Safetensors),
         ] {
             let file = OpenFile::open(&put(folder.path(), "model.safetensors", bytes)).expect("opens");
-            let found = sniff(&file).expect("is told");
+            let found = sniff(&file, &OpenOptions::default()).expect("is told");
             assert!(matches!(found, Content::Checkpoint(told) if told == format), "{format}: {found:?}");
         }
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::express::{DigitAt, End, Model, Node, Rule, place};
+use crate::mapping::role::AxisRole;
 
 /// The rules of both sides, by group.
 pub(super) type Rules = BTreeMap<(End, usize), Rule>;
@@ -23,7 +24,8 @@ pub(super) struct Axis {
     pub(super) here: Option<u64>,
     /// The entry of each side's config that tells it.
     pub(super) config: BTreeMap<End, String>,
-    pub(super) about: &'static str,
+    /// What it is, as the names in the checkpoints and the configs' entries say.
+    pub(super) role: Option<AxisRole>,
 }
 
 /// The axes of all digits.

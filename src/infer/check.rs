@@ -16,6 +16,7 @@ use crate::exec::Limits;
 use crate::format::{Reader, open};
 use crate::mapping::select::{Selection, select};
 use crate::progress::Progress;
+use crate::provenance::Provenance;
 use crate::span::Source;
 
 /// How often rules that do not hold are left out.
@@ -166,7 +167,12 @@ impl Checker<'_> {
     ) -> Result<(Vec<(String, u64)>, Conversion<'s>), Errors> {
         let with = |axes: Vec<(String, u64)>| ConvertOptions {
             open: side.open.clone(),
-            bind: BindOptions { axes, config: side.config.clone(), dtype, ..BindOptions::default() },
+            bind: BindOptions {
+                axes,
+                provenance: side.config.clone().map(Provenance::from).unwrap_or_default(),
+                dtype,
+                ..BindOptions::default()
+            },
             trust_layout: true,
             ..ConvertOptions::default()
         };

@@ -22,9 +22,9 @@ mod write;
 
 use std::path::PathBuf;
 
-use crate::bind::Config;
 use crate::dtype::Dtype;
 use crate::format::OpenOptions;
+use crate::provenance::Document;
 
 pub use check::infer;
 pub use merge::merge;
@@ -37,7 +37,7 @@ pub struct Side {
     /// How it is opened.
     pub open: OpenOptions,
     /// The config beside it.
-    pub config: Option<Config>,
+    pub config: Option<Document>,
     /// What its layout is to be called.
     pub layout: String,
 }

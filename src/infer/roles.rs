@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::axes::{Axes, Axis, Namer};
 use super::express::{DigitAt, End, place};
+use crate::mapping::role::AxisRole;
 
 impl Namer<'_, '_> {
     /// Names all axes.
@@ -78,7 +79,13 @@ impl Namer<'_, '_> {
                         known.is = is;
                         return None;
                     }
-                    let axis = Axis { is, config, here: Some(m * n), about: "heads", ..plain("h") };
+                    let axis = Axis {
+                        is,
+                        config,
+                        here: Some(m * n),
+                        role: Some(AxisRole::QueryHeads),
+                        ..plain("h")
+                    };
                     names.axes.push(None);
                     names.set(names.axes.len() - 1, axis);
                     return names.axes.pop().flatten();
@@ -131,14 +138,14 @@ impl Namer<'_, '_> {
             return;
         }
         let has = |word: &str| last_words.iter().any(|text| text.contains(word));
-        let (name, about) = match () {
-            () if has("expert") => ("x", "experts"),
-            () if has("head") => ("h", "heads"),
-            () => ("l", "layers"),
+        let (name, role) = match () {
+            () if has("expert") => ("x", AxisRole::Experts),
+            () if has("head") => ("h", AxisRole::QueryHeads),
+            () => ("l", AxisRole::Layers),
         };
-        let about = if has("layer") || has("block") || name != "l" { about } else { "" };
+        let role = Some(role).filter(|_| has("layer") || has("block") || name != "l");
         let here = self.here(members);
-        names.set(class, Axis { here, about, ..plain(name) });
+        names.set(class, Axis { here, role, ..plain(name) });
     }
 
     fn name_shared(&self, class: usize, members: &[usize], names: &mut Names) {
@@ -164,9 +171,9 @@ impl Namer<'_, '_> {
             {
                 Axis { size: Some(size), ..plain("c") }
             }
-            _ if word("kv") || word("key_value") => Axis { about: "key/value heads", ..plain("g") },
-            _ if word("head") && !word("dim") => Axis { about: "heads", ..plain("h") },
-            _ if word("dim") => Axis { about: "head size", ..plain("d") },
+            _ if word("kv") || word("key_value") => Axis { role: Some(AxisRole::KvHeads), ..plain("g") },
+            _ if word("head") && !word("dim") => Axis { role: Some(AxisRole::QueryHeads), ..plain("h") },
+            _ if word("dim") => Axis { role: Some(AxisRole::HeadSize), ..plain("d") },
             _ if rotary => plain("f"),
             _ if digits.iter().any(|digit| self.is_inside(*digit)) && outer => plain("r"),
             _ if outer => plain("h"),
@@ -290,7 +297,7 @@ fn plain(name: &str) -> Axis {
         is: None,
         here: None,
         config: BTreeMap::new(),
-        about: "",
+        role: None,
     }
 }
 

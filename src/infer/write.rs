@@ -229,7 +229,10 @@ pub(super) fn axis_entries(axes: &[&Axis]) -> Vec<(String, String)> {
         if let Some(size) = axis.size {
             fields.insert("size".into(), size.into());
         }
-        let text = if fields.is_empty() { quoted(axis.about) } else { spaced(&Value::Object(fields)) };
+        if let Some(role) = axis.role {
+            fields.insert("role".into(), role.name().into());
+        }
+        let text = if fields.is_empty() { quoted("") } else { spaced(&Value::Object(fields)) };
         entries.insert(axis.name.clone(), text);
     }
     entries.into_iter().collect()

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use super::seen::{Seen, head_axis};
+use super::seen::Seen;
 use crate::catalog::TensorMeta;
 use crate::verify::naive::Found;
 
@@ -34,7 +34,7 @@ pub fn elements(seen: &Seen<'_>, shape: &[u64], param: &str, head: u64) -> Resul
     let count = place.iter().try_fold(1_u64, |count, indices| count.checked_mul(indices.len() as u64));
     let count = count.filter(|count| *count <= MOST).ok_or("the head is too large to be taken out")?;
     let axes = &seen.mapping().params.get(param).ok_or("it is no parameter")?.axes;
-    let heads = head_axis(seen.mapping(), param);
+    let heads = seen.mapping().head_axis(param);
     // What the name tells is the same for all elements.
     let named = |axis: &str| seen.captures().index(axis).is_some();
     let kept: Vec<&String> =

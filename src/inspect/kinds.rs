@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 
 use super::rotary::{Rotary, rotary};
-use super::seen::{Seen, head_axis, ranges};
+use super::seen::{Seen, ranges};
 use super::words::{describe, dim_names, group_words};
 use crate::bind::{AxisSizes, Bound, SourceTensor};
 use crate::catalog::Catalog;
@@ -93,7 +93,7 @@ pub fn kind(mapping: &Mapping, layout: &Layout, bound: &Bound, catalog: &Catalog
     let example = members[0];
     let source = &bound.sources[example];
     let tensor = &catalog.tensors[source.tensor];
-    let sizes = sizes_of(source);
+    let sizes = known_sizes(source);
     let expr = &layout.rules[source.reading.rule].expr;
     let words = describe(mapping, layout, expr, &sizes);
     let keys = members.iter().map(|at| catalog.tensors[bound.sources[*at].tensor].key.as_str());
@@ -109,11 +109,11 @@ pub fn kind(mapping: &Mapping, layout: &Layout, bound: &Bound, catalog: &Catalog
     }
 }
 
-/// Returns the sizes of the axes of a tensor's parameters.
-pub fn sizes_of(source: &SourceTensor) -> AxisSizes {
+/// Returns the sizes of the axes of a tensor's parameters that something tells.
+fn known_sizes(source: &SourceTensor) -> AxisSizes {
     source
         .reading
-        .sizes
+        .known
         .iter()
         .flat_map(|(_, sizes)| sizes.iter())
         .map(|(axis, size)| (axis.clone(), *size))
@@ -135,8 +135,8 @@ fn parts(
 pub fn part(seen: &Seen<'_>, param: &str, shape: &[u64]) -> Part {
     let (mapping, layout) = (seen.mapping(), seen.layout());
     let none = AxisSizes::new();
-    let sizes = seen.sizes_of(param).unwrap_or(&none);
-    let heads = head_axis(mapping, param).and_then(|axis| sizes.get(axis).copied());
+    let sizes = seen.known_sizes(param).unwrap_or(&none);
+    let heads = mapping.head_axis(param).and_then(|axis| sizes.get(axis).copied());
     let head = heads.filter(|heads| *heads > 1).map(|heads| heads.min(4) - 1);
     let head = head.and_then(|head| Some((head, seen.head(shape, param, head)?)));
     Part { param: param.to_owned(), heads, head, rotary: rotary(mapping, layout, param, sizes) }

@@ -9,10 +9,10 @@ mod sizes;
 mod words;
 
 pub use head::{Head, elements};
-pub use kinds::{Kind, Part, kind, kinds, part, sizes_of};
+pub use kinds::{Kind, Part, kind, kinds, part};
 pub use picture::{Cell, Picture, draw, letter};
 pub use rotary::{Rotary, pair_order, rotary};
-pub use seen::{Element, Seen, group_axis, head_axis, ranges, runs};
+pub use seen::{Element, Seen, ranges, runs};
 pub use sizes::{deduce, example, of_config};
 pub(crate) use sizes::{length, product};
 pub use words::{describe, dim_names, group_words};

@@ -1,9 +1,12 @@
 //! A picture of a stored matrix: which part and which head each region holds, as text or as SVG.
 
+use std::collections::BTreeMap;
+
 use super::rotary::{Rotary, rotary};
 use super::seen::Seen;
 use super::words::group_words;
 use crate::bind::AxisSizes;
+use crate::mapping::Mapping;
 use crate::shown::{escaped, is_unshowable, xml};
 
 /// What a cell of a picture shows.
@@ -29,13 +32,15 @@ pub struct Picture {
     pub cells: Vec<Vec<Cell>>,
     /// One head of each parameter whose heads rotate.
     pub heads: Vec<(String, Rotary)>,
+    /// The letter of each parameter.
+    letters: BTreeMap<String, char>,
 }
 
 /// Draws a tensor of that shape with at most so many rows and columns of cells; each cell shows the element in its middle.
 pub fn draw(seen: &Seen<'_>, shape: &[u64], (most_rows, most_columns): (usize, usize)) -> Picture {
     let mapping = seen.mapping();
     let none = AxisSizes::new();
-    let sizes = |param: &str| seen.sizes_of(param).unwrap_or(&none);
+    let sizes = |param: &str| seen.known_sizes(param).unwrap_or(&none);
     let grouped =
         seen.params().any(|param| group_words(mapping, seen.layout(), seen.expr(), sizes(param)).is_some());
     let (rows, columns) = match shape.split_last() {
@@ -55,8 +60,8 @@ pub fn draw(seen: &Seen<'_>, shape: &[u64], (most_rows, most_columns): (usize, u
         }
         match seen.element(&indices) {
             Some(element) => Cell::Part {
-                head: element.head(mapping),
-                group: element.group(mapping, sizes(&element.param)).filter(|_| grouped),
+                head: seen.head_of(&element),
+                group: seen.group_of(&element).filter(|_| grouped),
                 param: element.param,
             },
             None => Cell::Empty,
@@ -67,14 +72,20 @@ pub fn draw(seen: &Seen<'_>, shape: &[u64], (most_rows, most_columns): (usize, u
         Some((param.to_owned(), rotary))
     });
     let heads = heads.collect();
+    let letters = seen.params().map(|param| (param.to_owned(), letter(mapping, param))).collect();
     Picture {
+        letters,
         cells: (0..high).map(|row| (0..wide).map(|column| cell(row, column)).collect()).collect(),
         heads,
     }
 }
 
-/// Returns the letter of a parameter in a picture: q, k, v and o as they are, others by their first letter.
-pub fn letter(param: &str) -> char {
+/// Returns the letter of a parameter in a picture: q, k, v and o as they are, others by their name's first letter.
+pub fn letter(mapping: &Mapping, param: &str) -> char {
+    let role = mapping.roles().param(param).map(|known| known.role);
+    if let Some(role) = role.filter(|role| role.is_projection()) {
+        return role.name().chars().next().unwrap_or('?');
+    }
     let last = param.split('.').rev().find(|part| !matches!(*part, "weight" | "bias")).unwrap_or(param);
     last.chars().next().filter(|c| !is_unshowable(*c)).unwrap_or('?')
 }
@@ -115,7 +126,7 @@ impl Picture {
                     line.push_str("··");
                     continue;
                 };
-                let part = letter(param);
+                let part = self.letters.get(param).copied().unwrap_or('?');
                 let mark = head.map_or(part, digit);
                 if colour {
                     let at = params.iter().position(|name| name == param).unwrap_or(0);

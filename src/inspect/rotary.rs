@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::bind::AxisSizes;
 use crate::mapping::forward::{Forward, RotaryStyle};
+use crate::mapping::role::{AxisRole, ParamRole};
 use crate::mapping::{Layout, Mapping};
 use crate::notation::{AxisName, Dim, DimKind, Term, for_each_axis};
 
@@ -54,7 +55,8 @@ pub fn rotary(mapping: &Mapping, layout: &Layout, param: &str, sizes: &AxisSizes
         forwards.values().find(own)
     };
     let axis = axes.iter().find(|axis| turns(axis).is_some())?;
-    if !matches!(super::letter(param), 'q' | 'k') {
+    let turned = [ParamRole::Q, ParamRole::K, ParamRole::QNorm, ParamRole::KNorm];
+    if !mapping.roles().param(param).is_some_and(|known| turned.contains(&known.role)) {
         return None;
     }
     let rotary = turns(axis)?.rotary.as_ref()?;
@@ -76,7 +78,8 @@ pub fn rotary(mapping: &Mapping, layout: &Layout, param: &str, sizes: &AxisSizes
 }
 
 fn is_pair(mapping: &Mapping, layout: &Layout, axis: &str) -> bool {
-    mapping.axis(layout, axis).is_some_and(|axis| axis.size == Some(2) && axis.about.contains("rotary pair"))
+    mapping.axis(layout, axis).is_some_and(|axis| axis.size == Some(2))
+        && mapping.axis_role(layout, axis) == Some(AxisRole::RotaryHalves)
 }
 
 fn stored<'a>(mapping: &'a Mapping, layout: &'a Layout, axis: &str) -> Option<&'a [Term]> {

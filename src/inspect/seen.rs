@@ -1,10 +1,12 @@
 //! A stored tensor seen element by element: which parameter, which head, through the naive reading of its expression.
 
+use std::sync::Arc;
+
 use super::sizes::deduce;
 use crate::bind::{AxisSizes, Bound, Reading};
 use crate::mapping::key::Captures;
 use crate::mapping::{Layout, Mapping, Rule};
-use crate::notation::{DimKind, Expr};
+use crate::notation::{AxisName, Expr, for_each_axis};
 use crate::verify::naive::{Found, Reader, Sizes, Values};
 
 /// The longest stored axis along which heads are looked for.
@@ -15,8 +17,11 @@ pub struct Seen<'a> {
     reader: Reader<'a>,
     expr: &'a Expr,
     captures: &'a Captures,
-    /// The sizes of each parameter that it holds, in the expression's order.
+    /// The sizes of each parameter that it holds, in the expression's order; open products are factored in any way that
+    /// fits.
     sizes: Vec<(String, AxisSizes)>,
+    /// Those of them that something tells.
+    known: Vec<(String, AxisSizes)>,
 }
 
 /// What an element belongs to.
@@ -30,35 +35,9 @@ pub struct Element {
 
 impl Element {
     /// Returns the head that it belongs to: the value of the parameter's axis of heads.
-    pub fn head(&self, mapping: &Mapping) -> Option<u64> {
-        self.values.get(head_axis(mapping, &self.param)?).copied()
+    pub(super) fn head(&self, mapping: &Mapping) -> Option<u64> {
+        self.values.get(mapping.head_axis(&self.param)?).copied()
     }
-
-    /// Returns the group of query heads that it belongs to, those that share one key/value head; of a key or value its head.
-    pub fn group(&self, mapping: &Mapping, sizes: &AxisSizes) -> Option<u64> {
-        let axis = head_axis(mapping, &self.param)?;
-        let head = self.values.get(axis).copied()?;
-        match group_axis(mapping, axis) {
-            Some(group) => Some(head / (sizes.get(axis)? / sizes.get(group)?.max(&1)).max(1)),
-            // Keys and values: the axis is that of the groups.
-            None => mapping.axes.keys().any(|heads| group_axis(mapping, heads) == Some(axis)).then_some(head),
-        }
-    }
-}
-
-/// Returns the axis of heads among a parameter's axes.
-pub fn head_axis<'a>(mapping: &'a Mapping, param: &str) -> Option<&'a str> {
-    let is_heads = |name: &str| mapping.axes.get(name).is_some_and(|axis| axis.about.contains("heads"));
-    mapping.params.get(param)?.axes.iter().map(String::as_str).find(|name| is_heads(name))
-}
-
-/// Returns the axis of key/value heads of which an axis of query heads is composed, `g` of `h` = `g r`.
-pub fn group_axis<'a>(mapping: &'a Mapping, heads: &str) -> Option<&'a str> {
-    let [term] = &mapping.axes.get(heads)?.is.as_ref()?[..] else { return None };
-    let [first, _, ..] = &term.dims[..] else { return None };
-    let DimKind::Axis(name) = &first.kind else { return None };
-    let about = &mapping.axes.get(name)?.about;
-    (about.contains("key/value head") || about.contains("value head")).then_some(name)
 }
 
 impl<'a> Seen<'a> {
@@ -66,8 +45,12 @@ impl<'a> Seen<'a> {
     pub fn new(mapping: &'a Mapping, layout: &'a Layout, bound: &Bound, reading: &'a Reading) -> Seen<'a> {
         let rule = &layout.rules[reading.rule];
         let name = |id: usize| bound.params.get(id).cloned().unwrap_or_default();
-        let sizes = reading.sizes.iter().map(|(id, sizes)| (name(*id), AxisSizes::clone(sizes)));
-        Seen::of(mapping, layout, rule, &reading.captures, sizes.collect())
+        let named = |all: &[(usize, Arc<AxisSizes>)]| {
+            all.iter().map(|(id, sizes)| (name(*id), AxisSizes::clone(sizes))).collect()
+        };
+        let mut known: Vec<(String, AxisSizes)> = named(&reading.known);
+        known.iter_mut().for_each(|(_, sizes)| deduce(mapping, layout, sizes));
+        Seen { known, ..Seen::of(mapping, layout, rule, &reading.captures, named(&reading.sizes)) }
     }
 
     /// Sees a tensor of a rule whose parameters have these sizes.
@@ -79,12 +62,43 @@ impl<'a> Seen<'a> {
         mut sizes: Vec<(String, AxisSizes)>,
     ) -> Seen<'a> {
         sizes.iter_mut().for_each(|(_, sizes)| deduce(mapping, layout, sizes));
-        Seen { reader: Reader { mapping, layout }, expr: &rule.expr, captures, sizes }
+        let known = sizes.clone();
+        Seen { reader: Reader { mapping, layout }, expr: &rule.expr, captures, sizes, known }
     }
 
-    /// Returns the sizes of a parameter's axes.
-    pub fn sizes_of(&self, param: &str) -> Option<&AxisSizes> {
+    /// Returns the sizes of a parameter's axes, open products factored in any way that fits.
+    pub(super) fn sizes_of(&self, param: &str) -> Option<&AxisSizes> {
         self.sizes.iter().find(|(name, _)| name == param).map(|(_, sizes)| sizes)
+    }
+
+    /// Returns the sizes of a parameter's axes that something tells.
+    pub fn known_sizes(&self, param: &str) -> Option<&AxisSizes> {
+        self.known.iter().find(|(name, _)| name == param).map(|(_, sizes)| sizes)
+    }
+
+    /// Returns an axis on which the places of a parameter's heads depend and whose size nothing tells.
+    pub fn open_axis(&self, param: &str) -> Option<&'a str> {
+        let (mapping, layout) = (self.reader.mapping, self.reader.layout);
+        let none = AxisSizes::new();
+        let known = self.known_sizes(param).unwrap_or(&none);
+        let mut axes: Vec<&'a str> = mapping.params.get(param)?.axes.iter().map(String::as_str).collect();
+        // Of an axis whose order the layout restates, its parts too.
+        let mut at = 0;
+        while let Some(axis) = axes.get(at) {
+            let restated = layout.axes.get(*axis).and_then(|axis| axis.is.as_deref());
+            for term in restated.into_iter().flatten() {
+                for_each_axis(&term.dims, &mut |inner, _| {
+                    if let AxisName::Named(inner) = inner
+                        && !axes.contains(&inner)
+                    {
+                        axes.push(inner);
+                    }
+                });
+            }
+            at += 1;
+        }
+        let is_open = |axis: &&str| !known.contains_key(*axis) && self.captures.index(axis).is_none();
+        axes.into_iter().find(is_open)
     }
 
     /// Returns the names of the parameters.
@@ -136,6 +150,27 @@ impl<'a> Seen<'a> {
         Some(found)
     }
 
+    /// Returns the head that an element belongs to; `None` where the size that tells it is open.
+    pub fn head_of(&self, element: &Element) -> Option<u64> {
+        match self.open_axis(&element.param) {
+            None => element.head(self.reader.mapping),
+            Some(_) => None,
+        }
+    }
+
+    /// Returns the group of query heads that an element belongs to, those that share one key/value head; of a key or value
+    /// its head.
+    pub(super) fn group_of(&self, element: &Element) -> Option<u64> {
+        let mapping = self.reader.mapping;
+        let (head, axis) = (self.head_of(element)?, mapping.head_axis(&element.param)?);
+        let sizes = self.known_sizes(&element.param)?;
+        match mapping.group_axis(axis) {
+            Some(group) => Some(head / (sizes.get(axis)? / sizes.get(group)?.max(&1)).max(1)),
+            // Keys and values: the axis is that of the groups.
+            None => mapping.axes.keys().any(|heads| mapping.group_axis(heads) == Some(axis)).then_some(head),
+        }
+    }
+
     /// Returns what the element at these indices belongs to; `None` for padding and zeros.
     pub fn element(&self, indices: &[u64]) -> Option<Element> {
         let found: Option<Vec<Found>> =
@@ -163,10 +198,11 @@ impl<'a> Seen<'a> {
         Some(Element { param, values })
     }
 
-    /// Returns the indices along each stored axis at which a head of a parameter lies; `None` where it is not in the tensor.
+    /// Returns the indices along each stored axis at which a head of a parameter lies; `None` where it is not in the
+    /// tensor, and where a size that tells it is open.
     pub fn head(&self, shape: &[u64], param: &str, head: u64) -> Option<Vec<Vec<u64>>> {
         // A tensor without elements holds no head, however long its other axes are.
-        if shape.iter().any(|size| *size == 0 || *size > LONGEST) {
+        if self.open_axis(param).is_some() || shape.iter().any(|size| *size == 0 || *size > LONGEST) {
             return None;
         }
         let mapping = self.reader.mapping;

@@ -1,8 +1,10 @@
 //! Sizes of axes: those that follow from others by definitions, and small ones for an example.
 
-use crate::bind::{AxisSizes, Config};
+use crate::bind::AxisSizes;
+use crate::mapping::role::AxisRole;
 use crate::mapping::{Layout, Mapping};
 use crate::notation::{AxisName, Dim, DimKind, Term, for_each_axis};
+use crate::provenance::Facts;
 
 /// Adds every size that follows from the known ones: fixed sizes, and definitions of which one part is open.
 pub fn deduce(mapping: &Mapping, layout: &Layout, sizes: &mut AxisSizes) {
@@ -65,11 +67,11 @@ fn solve_sum(terms: &[Term], total: u64, sizes: &mut AxisSizes) {
 }
 
 /// Returns the sizes that a config tells through a layout's table, beside those that are given.
-pub fn of_config(layout: &Layout, config: &Config, sizes: &mut AxisSizes) {
+pub fn of_config(layout: &Layout, facts: &Facts<'_>, sizes: &mut AxisSizes) {
     // A formula may need a size that a later entry tells.
     for _ in 0..2 {
         for (axis, entry) in &layout.config {
-            let told = entry.keys.iter().find_map(|key| config.get(key)?.as_f64());
+            let told = facts.first(&entry.keys).and_then(|fact| fact.value.as_f64());
             let known = |name: &str| sizes.get(name).copied();
             let absent = || entry.absent.as_ref()?.eval_size(&known);
             if let Some(size) = told.map_or_else(absent, |value| entry.size(value, &known)) {
@@ -89,7 +91,11 @@ pub fn example(mapping: &Mapping, layouts: &[&Layout], given: &AxisSizes) -> Axi
     let all = |sizes: &mut AxisSizes| layouts.iter().for_each(|layout| deduce(mapping, layout, sizes));
     all(&mut sizes);
     let names = mapping.axes.iter().chain(layouts.iter().flat_map(|layout| &layout.axes));
-    let names: Vec<(&String, &str)> = names.map(|(name, axis)| (name, axis.about.as_str())).collect();
+    let role = |name: &String| {
+        let own = layouts.iter().find_map(|layout| mapping.axis_role(layout, name));
+        own.or_else(|| mapping.roles().axis(name))
+    };
+    let names: Vec<(&String, Option<AxisRole>)> = names.map(|(name, _)| (name, role(name))).collect();
     // What was given tells the rest as the framework does; an example of the tool's own is to show all differences.
     if !given.is_empty() {
         for layout in layouts {
@@ -115,22 +121,21 @@ pub fn example(mapping: &Mapping, layouts: &[&Layout], given: &AxisSizes) -> Axi
         let own = layouts.iter().filter_map(|layout| layout.axes.get(name)).chain(mapping.axes.get(name));
         own.into_iter().any(|axis| axis.is.is_some())
     };
-    for (name, about) in names.iter().filter(|(name, _)| !composed(name)) {
+    for (name, role) in names.iter().filter(|(name, _)| !composed(name)) {
         if sizes.contains_key(*name) {
             continue;
         }
         let size = fitting(mapping, layouts, name, &sizes).unwrap_or_else(|| {
             let used = |size: &u64| sizes.values().any(|other| other == size) || literals.contains(size);
-            let wanted: &[u64] = match *about {
-                about if about.contains("share") => &[3],
-                about if about.contains("key/value head") || about.contains("value head") => &[2],
-                about if about.contains("frequencies") => &[2],
-                about if about.contains("not rotate") => &[1],
-                about if about.contains("heads") => &[4, 6, 8],
-                about if about.contains("head size of v") => &[6, 5, 3],
-                about if about.contains("head size") => &[4, 8, 10],
-                about if about.contains("rotate") => &[4],
-                about if about.starts_with("layers") => &[3, 2],
+            let wanted: &[u64] = match role {
+                Some(AxisRole::QueriesPerKvHead) => &[3],
+                Some(AxisRole::KvHeads | AxisRole::RotaryPairs) => &[2],
+                Some(AxisRole::Unrotated) => &[1],
+                Some(AxisRole::QueryHeads) => &[4, 6, 8],
+                Some(AxisRole::ValueHeadSize) => &[6, 5, 3],
+                Some(AxisRole::HeadSize) => &[4, 8, 10],
+                Some(AxisRole::Rotated) => &[4],
+                Some(AxisRole::Layers) => &[3, 2],
                 _ => &[],
             };
             let free = wanted.iter().chain(SMALL).find(|size| !used(size)).copied();

@@ -1,8 +1,8 @@
 //! What a stored tensor holds, in words: `12 query heads × 64 head size, stacked by rows`.
 
-use super::seen::{group_axis, head_axis};
 use super::sizes::deduce;
 use crate::bind::AxisSizes;
+use crate::mapping::role::AxisRole;
 use crate::mapping::{Layout, Mapping};
 use crate::notation::{Dim, DimKind, Expr, Term};
 
@@ -29,8 +29,8 @@ pub fn group_words(mapping: &Mapping, layout: &Layout, expr: &Expr, sizes: &Axis
     deduce(mapping, layout, &mut sizes);
     let params = expr.params();
     let heads = params.iter().find_map(|param| {
-        let heads = head_axis(mapping, param)?;
-        Some((heads, group_axis(mapping, heads)?))
+        let heads = mapping.head_axis(param)?;
+        Some((heads, mapping.group_axis(heads)?))
     });
     let (heads, group) = heads?;
     let (all, count) = (*sizes.get(heads)?, *sizes.get(group)?);
@@ -40,8 +40,8 @@ pub fn group_words(mapping: &Mapping, layout: &Layout, expr: &Expr, sizes: &Axis
         let part = |term: &Term| {
             let name = term.label.as_ref().and_then(|label| label.param.as_deref());
             match name {
-                Some(name) if head_axis(mapping, name) == Some(heads) => format!("{each} query heads"),
-                Some(name) => super::letter(name).to_string(),
+                Some(name) if mapping.head_axis(name) == Some(heads) => format!("{each} query heads"),
+                Some(name) => super::letter(mapping, name).to_string(),
                 None => "padding".to_owned(),
             }
         };
@@ -109,7 +109,8 @@ impl Words<'_> {
         let about =
             self.layout.axes.get(name).map(|axis| axis.about.as_str()).filter(|about| !about.is_empty());
         let about = about.or_else(|| self.mapping.axes.get(name).map(|axis| axis.about.as_str()));
-        let about = about.filter(|about| !about.is_empty()).unwrap_or(name);
+        let role = || self.mapping.axis_role(self.layout, name).map(AxisRole::name);
+        let about = about.filter(|about| !about.is_empty()).or_else(role).unwrap_or(name);
         // The first clause says what it is; the rest explains.
         let about = about.split([':', ';', ',']).next().unwrap_or(about);
         match self.sizes.get(name) {

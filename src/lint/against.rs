@@ -10,7 +10,7 @@ use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
 use crate::fold::fold_keys;
 use crate::mapping::key::Template;
-use crate::mapping::{Layout, Mapping, Rule, Unmapped};
+use crate::mapping::{Layout, Mapping, Needed, Rule, Unmapped};
 use crate::notation::{AxisName, for_each_axis};
 use crate::span::Span;
 
@@ -133,12 +133,8 @@ impl Coverage {
 
 /// Holds a layout against a checkpoint.
 pub fn cover(mapping: &Mapping, layout: &Layout, catalog: &Catalog, options: &BindOptions) -> Coverage {
-    let config = options.config.as_ref();
-    let is_off = |rule: &Rule| {
-        config.is_some_and(|config| {
-            rule.when.iter().any(|condition| !condition.holds(config.get(&condition.key)))
-        })
-    };
+    let facts = options.provenance.of(layout);
+    let is_off = |rule: &Rule| facts.hold(&rule.when) == Some(false);
     let off: Vec<bool> = layout.rules.iter().map(is_off).collect();
     let mut matched: Vec<Vec<usize>> = vec![Vec::new(); layout.rules.len()];
     let mut strangers: Vec<(&str, usize)> = Vec::new();
@@ -180,6 +176,8 @@ pub fn cover(mapping: &Mapping, layout: &Layout, catalog: &Catalog, options: &Bi
         let params = rule.expr.params();
         let need = if off[at] {
             Need::Off
+        } else if matches!(rule.needed, Some(Needed::Always)) {
+            Need::Required
         } else if rule.optional || !params.iter().any(is_required) {
             Need::Optional
         } else if matched[at].is_empty()

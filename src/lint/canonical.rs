@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
-use super::compute::rules_of;
 use crate::mapping::forward::{
     Apply, Cut, Forward, Norm, Part, Product, Projection, Rotary, RotaryStyle, Slot,
 };
 use crate::mapping::key::Template;
+use crate::mapping::role::{AxisRole, ParamRole};
 use crate::mapping::{Axis, Layout, Mapping, Rule};
 use crate::notation::{DimKind, Text, parse_expr};
 use crate::span::{Source, Span};
@@ -40,6 +40,7 @@ pub(super) fn canonical(mapping: &Mapping, layout: &Layout) -> Layout {
             scale: None,
             offset: None,
             when: Vec::new(),
+            needed: None,
         })
     };
     let mut canonical = Layout {
@@ -52,9 +53,11 @@ pub(super) fn canonical(mapping: &Mapping, layout: &Layout) -> Layout {
         config_file: None,
         defaults: IndexMap::new(),
         ignore: Vec::new(),
+        computed: Vec::new(),
         paths: BTreeMap::new(),
         when: Vec::new(),
         metadata: BTreeMap::new(),
+        part: Vec::new(),
         models: Vec::new(),
         forwards: IndexMap::new(),
         span: layout.span.clone(),
@@ -68,7 +71,7 @@ pub(super) fn canonical(mapping: &Mapping, layout: &Layout) -> Layout {
 }
 
 /// States what a layout's framework computes on the canonical tensors. Which parameters are q, k, v and o is told by
-/// their names alone, so that a layout's expressions are held against its `forward`.
+/// their roles alone, so that a layout's expressions are held against its `forward`.
 struct Stated<'a> {
     mapping: &'a Mapping,
     layout: &'a Layout,
@@ -78,7 +81,7 @@ struct Stated<'a> {
 impl<'a> Stated<'a> {
     /// Returns `None` where names and axes do not tell.
     fn forward(&self, forward: &'a Forward) -> Option<Forward> {
-        let scaled = forward.templates().into_iter().flat_map(|template| rules_of(self.layout, template));
+        let scaled = forward.templates().into_iter().flat_map(|template| self.layout.rules_of(template));
         // A factor in the stored weights belongs to the framework's own scale.
         if scaled.into_iter().any(|(_, rule)| rule.scale.is_some() || rule.offset.is_some())
             || forward.kv_heads.is_some()
@@ -92,12 +95,12 @@ impl<'a> Stated<'a> {
             .map(|(heads, size)| [forward.axis(heads), self.head_size(forward, size)]);
         for product in &forward.products {
             for slot in &product.order {
-                let (letter, [heads, size]) = match slot.part {
-                    Part::Q => ("q", heads[0]),
-                    Part::K => ("k", heads[1]),
-                    Part::V => ("v", heads[2]),
+                let [heads, size] = match slot.part {
+                    Part::Q => heads[0],
+                    Part::K => heads[1],
+                    Part::V => heads[2],
                 };
-                let weight = self.param(&product.projection.weight, letter)?;
+                let weight = self.param(&product.projection.weight, slot.part.into())?;
                 let apply = match self.inner_axes(&stated, weight)?[..] {
                     [a, b, _] if a == heads && b == size => Apply::Einsum { before: 2, summed: 1 },
                     [_, a, b] if a == heads && b == size => Apply::Einsum { before: 0, summed: 1 },
@@ -111,7 +114,7 @@ impl<'a> Stated<'a> {
             }
         }
         if let Some(out) = &forward.out {
-            let weight = self.param(&out.weight, "o").filter(|_| !out.mean)?;
+            let weight = self.param(&out.weight, ParamRole::O).filter(|_| !out.mean)?;
             let (heads, size) = (forward.axis("h"), self.head_size(forward, "dv"));
             let apply = match self.inner_axes(&stated, weight)?[..] {
                 [_, a, b] if a == heads && b == size => Apply::Einsum { before: 1, summed: 2 },
@@ -142,17 +145,19 @@ impl<'a> Stated<'a> {
         if self.mapping.axes.contains_key(named) { named } else { forward.axis("d") }
     }
 
-    /// Returns the parameter `….LETTER.weight` of a stored tensor, where there is one alone.
-    fn param(&self, template: &Template, letter: &str) -> Option<&'a str> {
-        let mut found = self.params(template).into_iter().filter(|param| {
-            let mut parts = param.rsplit('.');
-            parts.next() == Some("weight") && parts.next() == Some(letter)
-        });
+    /// Returns the weight of that role in a stored tensor, where there is one alone. What only the order of the parts in
+    /// an expression tells is not taken: it is what is to be checked.
+    fn param(&self, template: &Template, role: ParamRole) -> Option<&'a str> {
+        let roles = self.mapping.roles();
+        let is_weight = |param: &&str| {
+            roles.param(param).is_some_and(|known| known.is_told && known.role == role && !known.is_bias)
+        };
+        let mut found = self.params(template).into_iter().filter(is_weight);
         found.next().filter(|_| found.next().is_none())
     }
 
     fn params(&self, template: &Template) -> Vec<&'a str> {
-        let rules = rules_of(self.layout, template).into_iter();
+        let rules = self.layout.rules_of(template).into_iter();
         let mut params: Vec<&str> = rules.flat_map(|(_, rule)| rule.expr.params()).collect();
         params.sort_unstable();
         params.dedup();
@@ -188,10 +193,10 @@ impl<'a> Stated<'a> {
     }
 
     fn projection(&self, weight: &str, apply: Apply) -> Option<Projection> {
-        let bias = weight.strip_suffix("weight").map(|start| format!("{start}bias"));
+        let bias = self.mapping.roles().bias_of(weight);
         Some(Projection {
             weight: self.template(weight)?,
-            bias: bias.and_then(|bias| self.template(&bias)),
+            bias: bias.and_then(|bias| self.template(bias)),
             apply,
             each: None,
             rest: false,
@@ -239,9 +244,12 @@ impl<'a> Stated<'a> {
         if let [DimKind::Axis(inner)] = dims[..] {
             return self.pairs(inner, seen);
         }
+        let role = |name: &String| self.mapping.roles().axis(name);
+        let is_named = self.mapping.axes.keys().any(|name| role(name) == Some(AxisRole::RotaryHalves));
         let is_pair = |dim: &&DimKind| match dim {
-            DimKind::Size(size) => *size == 2,
+            DimKind::Axis(name) if is_named => role(name) == Some(AxisRole::RotaryHalves),
             DimKind::Axis(name) => self.mapping.axes.get(name).is_some_and(|axis| axis.size == Some(2)),
+            DimKind::Size(size) => !is_named && *size == 2,
             DimKind::Sum(_) => false,
         };
         match (dims.first().is_some_and(is_pair), dims.last().is_some_and(is_pair)) {

@@ -9,7 +9,6 @@ use super::setting::Setting;
 use super::trial::Checkpoint;
 use crate::mapping::forward::{Forward, Rotary, RotaryStyle};
 use crate::mapping::key::{Captures, Template};
-use crate::mapping::{Layout, Rule};
 use crate::verify::forward::{Differences, ForwardError, ForwardSide, compare_module};
 
 /// The largest relative difference; only the order of sums differs.
@@ -40,13 +39,6 @@ pub(super) struct Attention<'s, 'a> {
     pub(super) setting: &'s Setting<'a>,
     sides: &'s [Checkpoint; 2],
     forwards: [Forward; 2],
-}
-
-/// Returns the rules of a tensor that a `forward` entry names.
-pub(super) fn rules_of<'l>(layout: &'l Layout, template: &Template) -> Vec<(usize, &'l Rule)> {
-    let same =
-        |(_, rule): &(usize, &Rule)| rule.template.file == template.file && rule.template.key == template.key;
-    layout.rules.iter().enumerate().filter(same).collect()
 }
 
 impl<'s, 'a> Attention<'s, 'a> {
@@ -86,7 +78,7 @@ impl<'s, 'a> Attention<'s, 'a> {
     fn is_there(&self, side: usize) -> bool {
         let (layout, forward) = (self.setting.layouts[side], &self.forwards[side]);
         forward.all_projections().map(|projection| &projection.weight).all(|template| {
-            let rules = rules_of(layout, template);
+            let rules = layout.rules_of(template);
             rules.is_empty() || rules.iter().any(|(at, _)| self.setting.takes_part[side][*at])
         })
     }
@@ -122,7 +114,7 @@ impl<'s, 'a> Attention<'s, 'a> {
     /// Returns the parameters of some of a side's tensors.
     fn params(&self, side: usize, templates: &[&Template]) -> BTreeSet<usize> {
         let layout = self.setting.layouts[side];
-        let rules = templates.iter().flat_map(|template| rules_of(layout, template));
+        let rules = templates.iter().flat_map(|template| layout.rules_of(template));
         let params = rules.flat_map(|(_, rule)| rule.expr.params());
         params.filter_map(|name| self.setting.mapping.params.get_index_of(name)).collect()
     }

@@ -12,6 +12,7 @@ mod model;
 mod overlap;
 mod pairs;
 mod picture;
+mod roles;
 mod setting;
 mod sizes;
 mod statics;

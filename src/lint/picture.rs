@@ -41,7 +41,7 @@ pub(super) fn draw(
                 rest /= size;
             }
             index.reverse();
-            format!("{}{}", letter(name), index.join("."))
+            format!("{}{}", letter(setting.mapping, name), index.join("."))
         });
         match flat {
             _ if flat == found => format!("[{text}]"),

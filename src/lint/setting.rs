@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use crate::bind::{AxisSizes, Config};
+use crate::bind::AxisSizes;
 use crate::mapping::key::Captures;
-use crate::mapping::{Condition, Layout, Mapping, exclude_each_other};
+use crate::mapping::{Condition, Layout, Mapping, Needed, Rule, exclude_each_other};
 use crate::notation::{AxisName, for_each_axis};
+use crate::provenance::{Document, Provenance};
 
 /// Which of the parameters that may be missing are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +95,7 @@ impl<'a> Setting<'a> {
         let missing = |(name, param): (&String, &crate::mapping::Param)| {
             param.is_required() && !setting.present.contains(name)
         };
-        if mapping.params.iter().any(missing) || setting.present.is_empty() {
+        if mapping.params.iter().any(missing) || setting.present.is_empty() || setting.lacks_needed() {
             return None;
         }
         setting.name_modules();
@@ -108,16 +109,68 @@ impl<'a> Setting<'a> {
             || self.mapping.params.get(param).is_some_and(|declared| declared.absent_zeros)
     }
 
+    /// Returns whether a layout's readers cannot do without a rule's tensor in this model.
+    fn is_needed(&self, rule: &Rule) -> bool {
+        self.is_needed_beside(rule, &self.present)
+    }
+
+    fn is_needed_beside(&self, rule: &Rule, present: &BTreeSet<String>) -> bool {
+        match &rule.needed {
+            None => false,
+            Some(Needed::Always) => true,
+            Some(Needed::Where(any)) => any.iter().any(|conditions| holds(conditions, &self.config)),
+            Some(Needed::Beside(param)) => present.contains(param),
+        }
+    }
+
+    /// Returns whether the model lacks a tensor that one of the layouts needs.
+    fn lacks_needed(&self) -> bool {
+        let rules = (0..2).flat_map(|side| self.layouts[side].rules.iter().zip(&self.takes_part[side]));
+        rules
+            .into_iter()
+            .any(|(rule, takes_part)| !takes_part && holds(&rule.when, &self.config) && self.is_needed(rule))
+    }
+
     /// Returns whether a target always has a parameter, made of zeros where the source has none.
     fn is_demanded(&self, param: &str) -> bool {
         self.mapping.params.get(param).is_some_and(|param| param.absent_zeros && !param.optional)
     }
 
+    /// Returns the parameters that are required, those that stand in one tensor of the source with one of them, and those
+    /// that either layout's readers need beside them.
+    fn required_and_beside(&self) -> BTreeSet<String> {
+        let required = self.mapping.params.iter().filter(|(_, param)| !param.optional);
+        let mut all: BTreeSet<String> = required.map(|(name, _)| name.clone()).collect();
+        loop {
+            let before = all.len();
+            let rules = self.layouts[0].rules.iter().zip(&self.takes_part[0]);
+            for (rule, _) in rules.filter(|(rule, takes_part)| **takes_part && !rule.optional) {
+                let params = rule.expr.params();
+                if params.iter().any(|param| all.contains(*param)) {
+                    all.extend(params.into_iter().map(str::to_owned));
+                }
+            }
+            for rule in self.layouts.iter().flat_map(|layout| &layout.rules) {
+                let is_needed = self.is_needed_beside(rule, &all) && holds(&rule.when, &self.config);
+                let params = rule.expr.params();
+                let zeros =
+                    |param: &&str| self.mapping.params.get(*param).is_some_and(|param| param.absent_zeros);
+                if is_needed && !params.iter().all(zeros) {
+                    all.extend(params.into_iter().map(str::to_owned));
+                }
+            }
+            if all.len() == before {
+                return all;
+            }
+        }
+    }
+
     /// Leaves out what one of the two layouts cannot hold, until what is left is whole in both.
     fn choose(&mut self, optional: Optional) {
+        let together = self.required_and_beside();
         let is_wanted = |param: &str| match optional {
             Optional::Present => true,
-            Optional::Absent => self.mapping.params.get(param).is_none_or(|param| !param.optional),
+            Optional::Absent => together.contains(param),
         };
         for (layout, takes_part) in self.layouts.iter().zip(&mut self.takes_part) {
             for (rule, takes_part) in layout.rules.iter().zip(takes_part) {
@@ -147,8 +200,9 @@ impl<'a> Setting<'a> {
                         && match side {
                             0 => optional == Optional::Present,
                             _ => {
-                                !self.layouts[side].rules[at].optional
-                                    && params.iter().all(|param| self.is_demanded(param))
+                                let rule = &self.layouts[side].rules[at];
+                                !rule.optional && params.iter().all(|param| self.is_demanded(param))
+                                    || self.is_needed(rule)
                             }
                         };
                     if self.takes_part[side][at] && !(whole && (filled || zeros)) {
@@ -259,10 +313,10 @@ impl<'a> Setting<'a> {
         whole.map(|(name, size)| (name.clone(), *size)).collect()
     }
 
-    /// Returns the config, where anything depends on one.
-    pub(super) fn config(&self) -> Config {
+    /// Returns the config, where anything depends on one, as what a checkpoint says of itself.
+    pub(super) fn provenance(&self) -> Provenance {
         let value: Map<String, Value> = self.config.clone().into_iter().collect();
-        Config { name: "the config".to_owned(), value: Value::Object(value) }
+        Document::config("the config", Value::Object(value)).into()
     }
 
     /// Returns whether the two modules have a parameter each, or one in common.

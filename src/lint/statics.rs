@@ -3,26 +3,29 @@
 
 use std::collections::BTreeSet;
 
-use super::compute::rules_of;
 use super::overlap::common_name;
+use super::roles;
 use crate::diag::Diagnostic;
 use crate::mapping::arith::Formula;
 use crate::mapping::forward::{Cut, Forward};
-use crate::mapping::{Axis, Layout, Mapping, exclude_each_other};
+use crate::mapping::key::Piece;
+use crate::mapping::{Axis, Layout, Mapping, Rule, exclude_each_other};
 use crate::notation::{AxisName, Term, for_each_axis};
 
 /// Checks the family, and those of its layouts that the file itself has.
 pub(super) fn check(mapping: &Mapping, own: &[&Layout], found: &mut Vec<Diagnostic>) {
+    check_lost_axes(mapping, found);
     for layout in own {
         check_params(mapping, layout, found);
         check_forwards(layout, found);
         check_names(layout, found);
     }
     check_unused(mapping, own, found);
+    roles::check(mapping, found);
 }
 
 /// Returns whether a place is in the checked file, and not in the built-in one that it extends.
-fn is_own(mapping: &Mapping, span: &crate::span::Span) -> bool {
+pub(super) fn is_own(mapping: &Mapping, span: &crate::span::Span) -> bool {
     span.source == mapping.source
 }
 
@@ -41,6 +44,65 @@ fn check_params(mapping: &Mapping, layout: &Layout, found: &mut Vec<Diagnostic>)
     }
 }
 
+/// A parameter whose tensors all have an index in their names that it has no axis for: copies that must be equal, of
+/// what is likely one tensor for each index. A file's number does not count: files of a set hold copies.
+fn check_lost_axes(mapping: &Mapping, found: &mut Vec<Diagnostic>) {
+    for (name, param) in mapping.params.iter().filter(|(_, param)| is_own(mapping, &param.span)) {
+        let holders = mapping.layouts.values().flat_map(|layout| {
+            layout
+                .rules
+                .iter()
+                .filter(|rule| rule.expr.params().contains(&name.as_str()))
+                .map(move |rule| (layout, rule))
+        });
+        let holders: Vec<(&Layout, &Rule)> = holders.collect();
+        let Some((layout, first)) = holders.first() else { continue };
+        let indices = |rule: &Rule| -> BTreeSet<String> {
+            let pieces = rule.template.key.iter();
+            pieces
+                .filter_map(|piece| match piece {
+                    Piece::Axis { name, .. } => Some(name.to_string()),
+                    _ => None,
+                })
+                .collect()
+        };
+        let own = with_parts(mapping, layout, param.axes.iter().cloned().collect());
+        let in_all = |axis: &String| holders.iter().all(|(_, rule)| indices(rule).contains(axis));
+        let lost: Vec<String> = indices(first)
+            .into_iter()
+            .filter(|axis| mapping.axes.contains_key(axis) && in_all(axis))
+            .filter(|axis| with_parts(mapping, layout, BTreeSet::from([axis.clone()])).is_disjoint(&own))
+            .collect();
+        let [axis, ..] = &lost[..] else { continue };
+        found.push(
+            Diagnostic::error(
+                "lint/lost-axis",
+                format!("every tensor of `{name}` has the index `{{{axis}}}` in its name, and `{name}` has no axis `{axis}`"),
+            )
+            .rule(&param.span)
+            .related(&first.template.span, "one of its tensors")
+            .expected(format!("`{axis} {}`", param.axes.join(" ")))
+            .found(format!("`{}`: one value for all, whose copies must be equal", param.axes.join(" ")))
+            .help(format!("add `{axis}` to the parameter's axes")),
+        );
+    }
+}
+
+/// Returns the axes with all that they are composed of.
+fn with_parts(mapping: &Mapping, layout: &Layout, axes: BTreeSet<String>) -> BTreeSet<String> {
+    let mut all = axes.clone();
+    let mut open: Vec<String> = axes.into_iter().collect();
+    while let Some(name) = open.pop() {
+        let definitions = [mapping.axes.get(&name), layout.axes.get(&name)];
+        for part in parts(definitions.into_iter().flatten()) {
+            if all.insert(part.to_owned()) {
+                open.push(part.to_owned());
+            }
+        }
+    }
+    all
+}
+
 fn check_forwards(layout: &Layout, found: &mut Vec<Diagnostic>) {
     for forward in layout.forwards.values() {
         // A bias that the framework has as an option need not be there.
@@ -48,7 +110,7 @@ fn check_forwards(layout: &Layout, found: &mut Vec<Diagnostic>) {
         let norms = [&forward.q_norm, &forward.k_norm].into_iter().flatten();
         let weights = projections.map(|projection| &projection.weight);
         for template in weights.chain(norms.filter_map(|norm| norm.weight.as_ref())) {
-            if rules_of(layout, template).is_empty() {
+            if layout.rules_of(template).is_empty() {
                 found.push(
                     Diagnostic::error(
                         "lint/forward-tensor",

@@ -100,7 +100,7 @@ pub(super) fn convert(setting: &Setting<'_>) -> Result<[Checkpoint; 2], Failure>
     let files = metas.iter().map(|meta| (meta.key.clone().into(), meta.bytes())).collect();
     let catalog = Catalog::new(format!("a model in the layout `{}`", from.name).into(), files, metas);
     let options =
-        BindOptions { axes: setting.told(), config: Some(setting.config()), ..BindOptions::default() };
+        BindOptions { axes: setting.told(), provenance: setting.provenance(), ..BindOptions::default() };
     let bound = bind(setting.mapping, from, to, &catalog, &options)?;
     let plan = build(&bound, &catalog, &options)?;
     prove(&plan, &catalog)?;

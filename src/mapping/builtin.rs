@@ -137,6 +137,9 @@ pub(super) fn families(wanted: &(dyn Fn(&str) -> bool + Sync)) -> Vec<Mapping> {
 struct Skimmed<'a> {
     #[serde(borrow)]
     layouts: BTreeMap<Cow<'a, str>, SkimmedLayout<'a>>,
+    /// `keep` in a family of modules.
+    #[serde(borrow, default)]
+    unmapped: Option<Cow<'a, str>>,
 }
 
 /// As much of a layout as tells the names of its tensors.
@@ -144,6 +147,52 @@ struct Skimmed<'a> {
 struct SkimmedLayout<'a> {
     #[serde(borrow, default)]
     tensors: BTreeMap<Cow<'a, str>, IgnoredAny>,
+    #[serde(borrow, default)]
+    like: Option<Cow<'a, str>>,
+    /// A text, a list of them, null to take over none, and `false` where the field is not there.
+    #[serde(default = "not_there")]
+    models: serde_json::Value,
+}
+
+fn not_there() -> serde_json::Value {
+    serde_json::Value::Bool(false)
+}
+
+impl SkimmedLayout<'_> {
+    /// Returns whether the layout lists a model, itself or as another one that it is like.
+    fn lists(&self, model: &str, layouts: &BTreeMap<Cow<'_, str>, SkimmedLayout<'_>>) -> bool {
+        // A layout that is like itself is no built-in file's.
+        let mut layout = self;
+        for _ in 0..layouts.len() {
+            match (&layout.models, &layout.like) {
+                (serde_json::Value::Bool(_), Some(like)) => match layouts.get(like.as_ref()) {
+                    Some(parent) => layout = parent,
+                    None => return false,
+                },
+                (serde_json::Value::String(name), _) => return name == model,
+                (serde_json::Value::Array(names), _) => return names.iter().any(|name| name == model),
+                _ => return false,
+            }
+        }
+        false
+    }
+}
+
+/// Returns the built-in layouts, as `family/layout`, that list a model among theirs, those of whole models first. The
+/// files are skimmed, not read.
+pub fn listing(model: &str) -> Vec<String> {
+    let quoted = format!("\"{model}\"");
+    let (mut found, mut modules) = (Vec::new(), Vec::new());
+    // Most files do not hold the name at all.
+    for (family, text) in FILES.iter().filter(|(_, text)| text.contains(&quoted)) {
+        let Ok(skimmed) = serde_json::from_str::<Skimmed<'_>>(text) else { continue };
+        let listing = skimmed.layouts.iter().filter(|(_, layout)| layout.lists(model, &skimmed.layouts));
+        let names = listing.map(|(name, _)| format!("{family}/{name}"));
+        let is_modules = skimmed.unmapped.as_deref() == Some("keep");
+        (if is_modules { &mut modules } else { &mut found }).extend(names);
+    }
+    found.append(&mut modules);
+    found
 }
 
 /// Returns whether any layout of a built-in family may hold one of the names. The file is skimmed, not read: of most
@@ -181,6 +230,27 @@ mod tests {
             crate::mapping::read(&source).unwrap_or_else(|errors| panic!("{name}: {errors}"));
             assert_eq!(family(name).expect("is there").family, name);
         }
+    }
+
+    #[test]
+    fn skimmed_models_are_those_that_are_read() {
+        let all = families(&|_| true);
+        let layouts =
+            || all.iter().flat_map(|mapping| mapping.layouts.values().map(move |layout| (mapping, layout)));
+        let models: std::collections::BTreeSet<&str> =
+            layouts().flat_map(|(_, layout)| layout.models.iter().map(String::as_str)).collect();
+        assert!(models.contains("llama") && models.contains("gpt2"));
+        for model in models {
+            let mut read: Vec<String> = layouts()
+                .filter(|(_, layout)| layout.models.iter().any(|name| name == model))
+                .map(|(mapping, layout)| format!("{}/{}", mapping.family, layout.name))
+                .collect();
+            let mut skimmed = listing(model);
+            read.sort();
+            skimmed.sort();
+            assert_eq!(skimmed, read, "{model}");
+        }
+        assert_eq!(listing("no such model"), [] as [&str; 0]);
     }
 
     #[test]

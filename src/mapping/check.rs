@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
 
 use super::read::{Unread, declared, unknown_param};
-use super::{Axis, Layout, Mapping, Rule, cover, exclude_each_other};
+use super::{Axis, Layout, Mapping, Needed, Rule, cover, exclude_each_other};
 use crate::diag::{Collector, Diagnostic, nearest};
 use crate::notation::{AxisName, Dim, DimKind, Label, Term, for_each_axis};
 use crate::span::Span;
@@ -37,6 +37,7 @@ pub(super) fn check(mapping: &Mapping, unread: &Unread, errors: &mut Collector) 
             );
         }
     }
+    check_ties(mapping, unread, errors);
     for layout in mapping.layouts.values() {
         check_layout(mapping, layout, errors);
         // Names that nobody knows were told; an axis more or less would be their echo.
@@ -48,9 +49,39 @@ pub(super) fn check(mapping: &Mapping, unread: &Unread, errors: &mut Collector) 
     }
 }
 
+/// Parameters that stand for each other have the same axes, and neither stands for a third.
+fn check_ties(mapping: &Mapping, unread: &Unread, errors: &mut Collector) {
+    for (name, param) in mapping.params.iter().filter(|(name, _)| !unread.contains(*name)) {
+        let Some(tied) = &param.tied else { continue };
+        let Some(other) = mapping.params.get(tied).filter(|_| !unread.contains(tied)) else { continue };
+        let complain = |found: String, help: &str| {
+            Diagnostic::error("mapping/tied", format!("`{name}` cannot be tied to `{tied}`"))
+                .rule(&param.span)
+                .related(&other.span, format!("`{tied}`"))
+                .expected(format!("a parameter with the axes `{}`, tied to no other", param.axes.join(" ")))
+                .found(found)
+                .help(help)
+        };
+        if other.axes != param.axes {
+            errors.push(complain(
+                format!("`{}`", other.axes.join(" ")),
+                "the two hold the same values: write the same axes in the same order",
+            ));
+        } else if let Some(third) = &other.tied {
+            errors.push(complain(
+                format!("`{tied}`, which is tied to `{third}`"),
+                "tie both to the one that is always there",
+            ));
+        }
+    }
+}
+
 fn check_layout(mapping: &Mapping, layout: &Layout, errors: &mut Collector) {
     for (name, axis) in &layout.axes {
         check_axis(mapping, Some(layout), name, axis, errors);
+    }
+    for computed in layout.computed.iter().filter(|computed| mapping.axis(layout, &computed.axis).is_none()) {
+        errors.push(unknown_axis(&computed.axis, &computed.span, mapping, Some(layout)));
     }
     for rule in &layout.rules {
         check_rule(mapping, layout, rule, errors);
@@ -189,6 +220,11 @@ fn check_rule(mapping: &Mapping, layout: &Layout, rule: &Rule, errors: &mut Coll
             errors.push(unknown_param(name, &label.span, mapping));
         }
     });
+    if let Some(Needed::Beside(param)) = &rule.needed
+        && !mapping.params.contains_key(param)
+    {
+        errors.push(unknown_param(param, &rule.template.span, mapping));
+    }
     check_labels(rule, errors);
 }
 

@@ -23,9 +23,12 @@ pub(super) fn check(mapping: &Mapping, layout: &Layout, unread: &Unread, errors:
 }
 
 fn check_param(axes: &Axes<'_>, rule: &Rule, name: &str, param: &Param, errors: &mut Collector) {
-    let mut stored = Stored { param: name, axes: Vec::new(), place: None, blocks: 0 };
+    let mut stored = Stored { param: name, axes: Vec::new(), ends: Vec::new(), place: None, blocks: 0 };
     let label = rule.expr.label.as_ref();
-    stored.dims(&rule.expr.dims, label);
+    for dim in &rule.expr.dims {
+        stored.dims(std::slice::from_ref(dim), label);
+        stored.ends.push(stored.axes.len());
+    }
     let named = || rule.template.axes().chain(stored.axes.iter().map(|(axis, _)| axis.as_str()));
     // A label inside another holds nothing, and a name that nobody declares has been told: what it stands for is not
     // known.
@@ -57,12 +60,13 @@ fn check_param(axes: &Axes<'_>, rule: &Rule, name: &str, param: &Param, errors: 
                 .help(format!("add {missing} where the tensor has it, or correct the axes under `params`")),
         );
     }
-    // An axis that the parameter lacks is a repeat, also where it stands twice.
+    // An axis that the parameter lacks is a repeat, also where it stands twice; in one stored axis nothing stands twice.
     let own = axes.with_parts(param.axes.iter().cloned().collect());
     let mut seen = BTreeSet::new();
     let mut mine = stored.axes.iter().filter(|(axis, _)| own.contains(axis));
+    let again = mine.find(|(axis, _)| !seen.insert(axis)).or_else(|| stored.twice_in_one());
     if stored.blocks < 2
-        && let Some((twice, span)) = mine.find(|(axis, _)| !seen.insert(axis))
+        && let Some((twice, span)) = again
     {
         errors.push(
             complain("mapping/repeated-axis", format!("`{name}` is stored with `{twice}` twice"))
@@ -78,6 +82,8 @@ fn check_param(axes: &Axes<'_>, rule: &Rule, name: &str, param: &Param, errors: 
 struct Stored<'a> {
     param: &'a str,
     axes: Vec<(String, Span)>,
+    /// For each stored axis, where its axes end among them.
+    ends: Vec<usize>,
     /// The first block that holds it.
     place: Option<Span>,
     /// Blocks that hold it, and blocks inside those.
@@ -85,6 +91,15 @@ struct Stored<'a> {
 }
 
 impl Stored<'_> {
+    /// Returns an axis that stands twice in one stored axis.
+    fn twice_in_one(&self) -> Option<&(String, Span)> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).find_map(|(start, &end)| {
+            let mut seen = BTreeSet::new();
+            self.axes[start..end].iter().find(|(axis, _)| !seen.insert(axis))
+        })
+    }
+
     fn is(&self, label: &Label) -> bool {
         label.param.as_deref() == Some(self.param)
     }

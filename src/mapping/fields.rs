@@ -130,6 +130,41 @@ pub(super) const PER: &[Choice] = &[
     choice("module", "One size in a module, or in a layer."),
     choice("parameter", "Each parameter has a size of its own, as the input widths of q, k and v."),
 ];
+/// What an axis is.
+pub(super) const AXIS_ROLES: &[Choice] = &[
+    choice("layers", "Layers, or blocks."),
+    choice("experts", "Experts of a mixture."),
+    choice("query heads", "Query heads; where keys and values have as many, theirs too."),
+    choice("kv heads", "Key/value heads."),
+    choice("queries per kv head", "Query heads that share one key/value head."),
+    choice("head size", "The elements of a head of q and k."),
+    choice("value head size", "The elements of a head of v, where they have an axis of their own."),
+    choice("rotated", "The elements of a head that turn, where their pairs have no axes."),
+    choice("rotary halves", "The two elements of a rotary pair."),
+    choice("rotary pairs", "The rotary pairs of a head: its frequencies."),
+    choice("unrotated", "The elements of a head that do not turn."),
+    choice("width", "The width of the model."),
+    choice("inner width", "The width inside a feed-forward layer."),
+    choice("vocabulary", "Tokens of the vocabulary."),
+    choice("positions", "Positions."),
+    choice("classes", "Classes of a classifier."),
+];
+/// What a parameter is.
+pub(super) const PARAM_ROLES: &[Choice] = &[
+    choice("q", "The projection of queries, or its bias."),
+    choice("k", "The projection of keys, or its bias."),
+    choice("v", "The projection of values, or its bias."),
+    choice("o", "The output projection of attention, or its bias."),
+    choice("q norm", "The norm of queries."),
+    choice("k norm", "The norm of keys."),
+    choice("gate", "The gate of a feed-forward layer."),
+    choice("up", "The projection up of a feed-forward layer."),
+    choice("down", "The projection down of a feed-forward layer."),
+    choice("router", "The router to experts."),
+    choice("embedding", "The embedding of tokens."),
+    choice("output", "The output layer over tokens."),
+    choice("norm", "Another norm."),
+];
 /// What stands for a parameter that one side lacks.
 pub(super) const ABSENT: &[Choice] =
     &[choice("zeros", "Zeros: a missing bias. On the way back zeros are demanded.")];
@@ -208,6 +243,12 @@ pub(super) const AXIS: Object = Object {
             Value::Choice(PER),
             "\"parameter\"",
         ),
+        field(
+            "role",
+            "What it is, for all that has to find heads, head sizes and rotary pairs; `about` and the axis's name tell nothing.",
+            Value::Choice(AXIS_ROLES),
+            "\"query heads\"",
+        ),
         field("about", "What it means, for a reader and in error messages.", Value::Text, "\"heads\""),
     ],
 };
@@ -230,10 +271,22 @@ pub(super) const PARAM: Object = Object {
             "\"zeros\"",
         ),
         field(
+            "tied",
+            "The parameter whose values it has where a checkpoint holds no tensor for it: an output layer tied to the embedding. A target that needs it gets a copy; where a target has no tensor for it, the two must be equal.",
+            Value::Pattern(&super::pattern::LABEL),
+            "\"tok.weight\"",
+        ),
+        field(
             "sparse",
             "Those of its axes whose indices in names may have gaps: layers of which only some have it.",
             Value::Pattern(&super::pattern::AXES),
             "\"l\"",
+        ),
+        field(
+            "role",
+            "What it is, where no layout's `forward` names a tensor that holds it alone.",
+            Value::Choice(PARAM_ROLES),
+            "\"q\"",
         ),
         field("about", "What it is, for a reader.", Value::Text, "\"query projection\""),
     ],
@@ -310,6 +363,12 @@ pub(super) const LAYOUT: Object = Object {
             "[\"{*m}.position_ids\"]",
         ),
         removable(
+            "computed",
+            "Stored tensors that follow from the config and not from weights. They are dropped when they are read, and computed from the source's config when they are written.",
+            Value::Entries(Names::Any, &Value::Object(&COMPUTED)),
+            "{ \"rope_freqs.weight\": { \"values\": \"llama3 factors\", \"axis\": \"f2\" } }",
+        ),
+        removable(
             "when",
             "What must hold of the config: a name in it and the value, or a list of values; null also stands for a missing entry.",
             Value::Entries(Names::Any, &Value::Json),
@@ -328,8 +387,14 @@ pub(super) const LAYOUT: Object = Object {
             "{ \"m\": \"model.text\" }",
         ),
         removable(
+            "part",
+            "The part of a config in which the entries of `config` and `when` stand, as `text_config`; of several the first that is there, `.` is the config itself.",
+            Value::AnyOf(STRINGS),
+            "[\"text_config\", \".\"]",
+        ),
+        removable(
             "models",
-            "What `model_type` in a config calls its models; it tells layouts apart that hold the same names.",
+            "What a checkpoint calls its models: `model_type` in a config, `general.architecture` in GGUF. A model that only another layout lists is refused.",
             Value::AnyOf(STRINGS),
             "[\"bert\"]",
         ),
@@ -371,7 +436,48 @@ pub(super) const RULE: Object = Object {
         field("scale", "stored = parameter * scale + offset.", Value::AnyOf(FORMULA), "\"1/sqrt(d)\""),
         field("offset", "stored = parameter * scale + offset.", Value::AnyOf(FORMULA), "1"),
         WHEN,
+        field(
+            "needed",
+            "Where the layout's readers cannot do without the tensor: `true`, the name of a parameter beside which it must be there, or what the config says then. A source without it is incomplete; a target gets zeros or a copy where the parameter says so, else it is an error.",
+            Value::AnyOf(&[
+                Value::Flag,
+                Value::Pattern(&super::pattern::LABEL),
+                Value::Entries(Names::Any, &Value::Json),
+                Value::List(&Value::Entries(Names::Any, &Value::Json)),
+            ]),
+            "{ \"tie_word_embeddings\": false }",
+        ),
         field("about", "Why it is so, for a reader.", Value::Text, "\"tied to the embedding\""),
+    ],
+};
+
+/// What a computed tensor holds.
+pub(super) const VALUES: &[Choice] = &[
+    choice(
+        "llama3 factors",
+        "By what each rotary frequency is divided, where the config's rotary scaling is of type llama3.",
+    ),
+    choice(
+        "longrope long factors",
+        "The list `long_factor`, where the config's rotary scaling is of type longrope.",
+    ),
+    choice(
+        "longrope short factors",
+        "The list `short_factor`, where the config's rotary scaling is of type longrope.",
+    ),
+];
+
+/// The fields of a computed tensor.
+pub(super) const COMPUTED: Object = Object {
+    name: "computed",
+    fields: &[
+        required("values", "What it holds.", Value::Choice(VALUES), "\"llama3 factors\""),
+        required(
+            "axis",
+            "The axis of rotary pairs that it has.",
+            Value::Pattern(&super::pattern::AXIS),
+            "\"f2\"",
+        ),
     ],
 };
 

@@ -433,8 +433,20 @@ fn number(text: &str, offset: u64, width: usize) -> Option<(u64, &str)> {
 }
 
 fn segments(path: &str, separator: char) -> Option<Arc<[String]>> {
-    let segments: Arc<[String]> = path.split(separator).map(str::to_owned).collect();
-    segments.iter().all(|segment| !segment.is_empty()).then_some(segments)
+    let (mut found, mut start) = (Vec::new(), 0);
+    for at in separators(path, separator).chain([path.len()]) {
+        found.push(path[start..at].to_owned());
+        start = at + separator.len_utf8();
+    }
+    found.iter().all(|segment| !segment.is_empty()).then(|| found.into())
+}
+
+/// Returns where a path is parted. The dot in `layer_._0`, as Hugging Face's TensorFlow classes name the layers of a
+/// list, parts nothing (huggingface/transformers v4.46.3 src/transformers/modeling_tf_pytorch_utils.py).
+fn separators(path: &str, separator: char) -> impl Iterator<Item = usize> {
+    let parts =
+        move |at: usize| separator != '.' || !(path[..at].ends_with('_') && path[at + 1..].starts_with('_'));
+    path.match_indices(separator).map(|(at, _)| at).filter(move |at| parts(*at))
 }
 
 fn print(pieces: &[Piece], captures: &Captures) -> Result<String, String> {
@@ -468,7 +480,9 @@ fn print(pieces: &[Piece], captures: &Captures) -> Result<String, String> {
             Piece::Path { name, separator } => {
                 let found = captures.paths.iter().find(|(path, _)| path == name);
                 let (_, segments) = found.ok_or_else(|| format!("nothing gives the path `{{*{name}}}`"))?;
-                if let Some(segment) = segments.iter().find(|segment| segment.contains(*separator)) {
+                if let Some(segment) =
+                    segments.iter().find(|text| separators(text, *separator).next().is_some())
+                {
                     return Err(format!("the path segment `{segment}` holds the separator `{separator}`"));
                 }
                 if segments.is_empty() && position + 1 < pieces.len() {
@@ -523,6 +537,16 @@ mod tests {
         let error =
             template("{*m}.query.weight").expect("a template").print(&captures).expect_err("ambiguous");
         assert!(error.contains("`b.c`"), "{error}");
+    }
+
+    #[test]
+    fn the_dot_of_a_numbered_layer_in_tensorflow_parts_no_path() {
+        let captures = captured("{*m}/query/kernel", "a/layer_._0/b/query/kernel").expect("matches");
+        let name = template("{*m}.query").expect("a template").print(&captures).expect("prints").1;
+        assert_eq!(name, "a.layer_._0.b.query");
+        assert_eq!(captured("{*m}.query", &name).expect("matches").paths, captures.paths);
+        // Without underscores on both sides it is a separator as any other.
+        assert_eq!(*captured("{*m}.query", "a_.0.query").expect("matches").paths[0].1, ["a_", "0"]);
     }
 
     #[test]

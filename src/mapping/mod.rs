@@ -18,19 +18,24 @@ mod pattern;
 mod read;
 mod read_forward;
 mod recover;
+pub mod role;
+pub mod roles;
 pub mod schema;
 pub mod select;
+pub mod strangers;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use indexmap::IndexMap;
 
-use crate::notation::{Expr, Term};
+use crate::notation::{AxisName, DimKind, Expr, Term, for_each_axis};
 use crate::span::{Source, Span};
 use arith::Formula;
-use key::Template;
+use key::{Piece, Template};
 pub use read::read;
+use role::{AxisRole, ParamRole};
+use roles::Roles;
 
 /// A model family: its parameters and the layouts in which checkpoints hold them.
 #[derive(Clone, Debug)]
@@ -53,6 +58,8 @@ pub struct Mapping {
     pub source: Arc<Source>,
     /// BLAKE3 of the file's text (with `extends`, of both texts), in hexadecimal.
     pub hash: String,
+    /// The roles of axes and parameters, found when they are first asked for.
+    roles: OnceLock<Roles>,
 }
 
 /// What happens to tensors that no rule matches.
@@ -73,10 +80,20 @@ pub struct Axis {
     pub size: Option<u64>,
     /// Whether each parameter has a size of its own (the input widths of q, k and v) instead of the module one.
     pub per_parameter: bool,
+    /// What it is, where the file says it; [`Mapping::roles`] knows what follows too.
+    pub role: Option<AxisRole>,
     /// What it means, for a reader.
     pub about: String,
     /// Where it is declared.
     pub span: Span,
+}
+
+impl Axis {
+    /// Makes an axis of which nothing is said but where it is declared.
+    fn at(span: &Span) -> Axis {
+        let (is, size, role) = (None, None, None);
+        Axis { is, size, per_parameter: false, role, about: String::new(), span: span.clone() }
+    }
 }
 
 /// A parameter of the family.
@@ -91,8 +108,12 @@ pub struct Param {
     /// Whether zeros stand for it where one side has no tensor for it. Where it is not optional as well, a tensor that
     /// the target's rules demand is made of zeros alone; an optional one is filled in only beside parts that are there.
     pub absent_zeros: bool,
+    /// The parameter whose values it has where a checkpoint holds no tensor for it: an output layer tied to the embedding.
+    pub tied: Option<String>,
     /// Its axes whose indices in names need not be 0, 1, 2, …: layers of which only some have it.
     pub sparse: Vec<String>,
+    /// What it is, where the file says it; [`Mapping::roles`] knows what follows too.
+    pub role: Option<ParamRole>,
     /// Where it is declared.
     pub span: Span,
 }
@@ -125,18 +146,48 @@ pub struct Layout {
     pub defaults: IndexMap<String, Default>,
     /// Stored tensors that are no parameters (buffers), dropped and reported.
     pub ignore: Vec<Template>,
+    /// Stored tensors that follow from the config and not from weights: dropped when they are read, computed when they are
+    /// written.
+    pub computed: Vec<Computed>,
     /// What captured paths are where the other side does not capture them, as segments.
     pub paths: BTreeMap<String, Vec<String>>,
     /// What must hold of the config.
     pub when: Vec<Condition>,
     /// Metadata that the layout's readers demand.
     pub metadata: BTreeMap<String, String>,
-    /// What the `model_type` of a config calls its models: of several layouts that fit, detection takes the one that names it.
+    /// The parts of a config in which its entries stand; the first that is there counts, `.` is the config itself.
+    /// Empty: the config itself.
+    pub part: Vec<String>,
+    /// What checkpoints in this layout call their model: `model_type` in a config, `general.architecture` in GGUF.
     pub models: Vec<String>,
     /// How the framework computes attention from the tensors, by the kind of attention; one alone has no name.
     pub forwards: IndexMap<String, forward::Forward>,
     /// Where it is declared.
     pub span: Span,
+}
+
+/// A stored tensor that follows from the config.
+#[derive(Clone, Debug)]
+pub struct Computed {
+    /// Its name.
+    pub template: Template,
+    /// What it holds.
+    pub values: Values,
+    /// The axis of rotary pairs that it has.
+    pub axis: String,
+    /// Where it stands.
+    pub span: Span,
+}
+
+/// What a computed tensor holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// By what the frequency of each rotary pair is divided where the config's rotary scaling is of type llama3.
+    Llama3,
+    /// The factors for long contexts where it is of type longrope.
+    LongRopeLong,
+    /// The factors for short contexts where it is of type longrope.
+    LongRopeShort,
 }
 
 /// One stored tensor, or all that a template names.
@@ -154,6 +205,19 @@ pub struct Rule {
     pub offset: Option<Formula>,
     /// What must hold of the config for the rule to count.
     pub when: Vec<Condition>,
+    /// Where the layout's readers cannot do without the tensor.
+    pub needed: Option<Needed>,
+}
+
+/// Where a layout's readers cannot do without a tensor.
+#[derive(Clone, Debug)]
+pub enum Needed {
+    /// In every checkpoint.
+    Always,
+    /// Where the conditions of any of these lists hold of the config; not where there is no config.
+    Where(Vec<Vec<Condition>>),
+    /// Wherever that parameter is.
+    Beside(String),
 }
 
 /// Where a config file tells an axis's size.
@@ -241,12 +305,91 @@ impl Mapping {
     pub fn axis<'a>(&'a self, layout: &'a Layout, name: &str) -> Option<&'a Axis> {
         layout.axes.get(name).or_else(|| self.axes.get(name))
     }
+
+    /// Returns the axes whose parts two layouts store in different orders, as the halves and the frequencies of rotary
+    /// pairs: nothing in names and shapes shows which order a tensor has.
+    pub fn reordered(&self, first: &Layout, second: &Layout) -> Vec<&str> {
+        let differs = |name: &str| {
+            let (mut a, mut b) = (Vec::new(), Vec::new());
+            self.parts_of(first, name, &mut a, 0);
+            self.parts_of(second, name, &mut b, 0);
+            let differ = a != b;
+            a.sort_unstable();
+            b.sort_unstable();
+            differ && a == b
+        };
+        self.axes.keys().map(String::as_str).filter(|name| differs(name)).collect()
+    }
+
+    /// Lists the axes of which one is composed in a layout's stored order, `+` between the terms of a sum.
+    fn parts_of<'a>(&'a self, layout: &'a Layout, name: &'a str, parts: &mut Vec<&'a str>, depth: usize) {
+        // An axis that is composed of itself is refused at reading.
+        const DEEPEST: usize = 16;
+        let Some(terms) = self.axis(layout, name).and_then(|axis| axis.is.as_ref()) else {
+            parts.push(name);
+            return;
+        };
+        for (at, term) in terms.iter().enumerate() {
+            if at > 0 {
+                parts.push("+");
+            }
+            for_each_axis(&term.dims, &mut |axis, _| match axis {
+                AxisName::Named(inner) if depth < DEEPEST => self.parts_of(layout, inner, parts, depth + 1),
+                AxisName::Named(inner) => parts.push(inner),
+                AxisName::Literal(_) => {}
+            });
+        }
+    }
+
+    /// Returns what the family's axes and parameters are.
+    pub fn roles(&self) -> &Roles {
+        self.roles.get_or_init(|| Roles::of(self))
+    }
+
+    /// Returns what an axis of a layout is: the family's axis of that name, or one that the layout has alone.
+    pub fn axis_role(&self, layout: &Layout, name: &str) -> Option<AxisRole> {
+        self.roles().axis(name).or_else(|| layout.axes.get(name)?.role)
+    }
+
+    /// Returns the axis of heads among a parameter's axes.
+    pub fn head_axis(&self, param: &str) -> Option<&str> {
+        self.axis_of(param, AxisRole::is_heads)
+    }
+
+    /// Returns the axis of a head's elements among a parameter's axes.
+    pub fn head_size_axis(&self, param: &str) -> Option<&str> {
+        self.axis_of(param, AxisRole::is_head_size)
+    }
+
+    fn axis_of(&self, param: &str, wanted: impl Fn(AxisRole) -> bool) -> Option<&str> {
+        let is_wanted = |axis: &&str| self.roles().axis(axis).is_some_and(&wanted);
+        self.params.get(param)?.axes.iter().map(String::as_str).find(is_wanted)
+    }
+
+    /// Returns the axis of key/value heads of which an axis of query heads is composed, `g` of `h` = `g r`.
+    pub fn group_axis(&self, heads: &str) -> Option<&str> {
+        let [term] = &self.axes.get(heads)?.is.as_ref()?[..] else { return None };
+        let [first, _, ..] = &term.dims[..] else { return None };
+        let DimKind::Axis(name) = &first.kind else { return None };
+        (self.roles().axis(name) == Some(AxisRole::KvHeads)).then_some(name)
+    }
 }
 
 impl Layout {
     /// Returns the name of the framework's config file.
     pub fn config_file(&self) -> &str {
         self.config_file.as_deref().unwrap_or("config.json")
+    }
+
+    /// Returns whether the layout itself has one of these as a component of its names.
+    pub(crate) fn names_any(&self, parts: &[&str]) -> bool {
+        let has = |piece: &Piece| match piece {
+            Piece::Literal(text) => text.split(['.', '/']).any(|part| parts.contains(&part)),
+            _ => false,
+        };
+        let ignored = self.ignore.iter();
+        let mut templates = self.rules.iter().map(|rule| &rule.template).chain(ignored);
+        templates.any(|template| template.key.iter().any(has))
     }
 
     /// Splits the name of a tensor in a set of files, `FILE::KEY`; elsewhere the file is empty.
@@ -267,6 +410,14 @@ impl Layout {
     /// Returns whether the names of files count: a rule is written `FILE::KEY`.
     pub fn is_file_set(&self) -> bool {
         self.rules.iter().any(|rule| rule.template.file.is_some())
+    }
+
+    /// Returns the rules of that very template, each with its place: one, or alternatives.
+    pub(crate) fn rules_of(&self, template: &Template) -> Vec<(usize, &Rule)> {
+        let same = |(_, rule): &(usize, &Rule)| {
+            rule.template.file == template.file && rule.template.key == template.key
+        };
+        self.rules.iter().enumerate().filter(same).collect()
     }
 
     /// Returns whether any rule holds that parameter.

@@ -1,17 +1,23 @@
 //! Decodes a mapping file's JSON into the typed tree; every error is collected.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use indexmap::IndexMap;
 
 use super::arith::Formula;
-use super::fields::{ABSENT, AXIS, CONFIG, LAYOUT, PARAM, PER, RULE, TOP, UNMAPPED};
+use super::fields::{
+    ABSENT, AXIS, AXIS_ROLES, COMPUTED, CONFIG, LAYOUT, PARAM, PARAM_ROLES, PER, RULE, TOP, UNMAPPED, VALUES,
+};
 use super::inherit::inherited;
 use super::json::{Fields, Json, Kind, parse};
 use super::key::Template;
 use super::read_forward::forwards;
-use super::{Axis, Condition, ConfigEntry, Default, Layout, Mapping, Param, Rule, Unmapped, builtin, check};
+use super::role::{AxisRole, ParamRole};
+use super::{
+    Axis, Computed, Condition, ConfigEntry, Default, Layout, Mapping, Needed, Param, Rule, Unmapped, Values,
+    builtin, check,
+};
 use crate::diag::{Collector, Diagnostic, Errors, nearest};
 use crate::notation::{Text, is_axis_name, parse_expr, parse_sum};
 use crate::span::{Source, Span};
@@ -76,6 +82,7 @@ fn decode(source: &Arc<Source>, json: &Json, errors: &mut Collector) -> Option<(
             layouts: IndexMap::new(),
             source: Arc::clone(source),
             hash: blake3::hash(source.text.as_bytes()).to_hex().to_string(),
+            roles: OnceLock::new(),
         },
     };
     check_family(json, top, errors);
@@ -87,11 +94,16 @@ fn decode(source: &Arc<Source>, json: &Json, errors: &mut Collector) -> Option<(
         insert(&mut mapping.axes, "axis", name, span, axis, |axis| &axis.span, errors);
     }
     let mut unread = Unread::new();
+    let mut known: BTreeSet<&str> =
+        top.entries("params", &mut Collector::default()).map(|(name, ..)| name).collect();
+    let before: Vec<String> = mapping.params.keys().cloned().collect();
+    known.extend(before.iter().map(String::as_str));
     for (name, span, _, value) in top.entries("params", errors) {
-        let param = param(name, span, value, errors).unwrap_or_else(|| {
+        let param = param(name, span, value, &known, errors).unwrap_or_else(|| {
             unread.insert(name.to_owned());
             let (axes, axis_spans, sparse) = (Vec::new(), Vec::new(), Vec::new());
-            Param { axes, axis_spans, optional: false, absent_zeros: false, sparse, span: span.clone() }
+            let (optional, absent_zeros, tied, role) = (false, false, None, None);
+            Param { axes, axis_spans, optional, absent_zeros, tied, sparse, role, span: span.clone() }
         });
         insert(&mut mapping.params, "parameter", name, span, Some(param), |param| &param.span, errors);
     }
@@ -154,6 +166,7 @@ fn extended(source: &Arc<Source>, name: &Json, errors: &mut Collector) -> Option
     hasher.update(source.text.as_bytes());
     base.hash = hasher.finalize().to_hex().to_string();
     base.source = Arc::clone(source);
+    base.roles = OnceLock::new();
     Some(base)
 }
 
@@ -182,8 +195,7 @@ fn insert<T>(
 
 fn axis(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Option<Axis> {
     check_axis_name(name, span, errors);
-    let mut axis =
-        Axis { is: None, size: None, per_parameter: false, about: String::new(), span: span.clone() };
+    let mut axis = Axis::at(span);
     if let Kind::String(about, _) = &value.value {
         axis.about.clone_from(about);
         return Some(axis);
@@ -208,6 +220,9 @@ fn axis(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Option
     if let Some(per) = fields.get("per") {
         axis.per_parameter = per.choice("per", PER, errors) == Some("parameter");
     }
+    if let Some(role) = fields.get("role") {
+        axis.role = role.choice("role", AXIS_ROLES, errors).and_then(AxisRole::parse);
+    }
     Some(axis)
 }
 
@@ -228,7 +243,13 @@ fn check_axis_name(name: &str, span: &Span, errors: &mut Collector) {
     }
 }
 
-fn param(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Option<Param> {
+fn param(
+    name: &str,
+    span: &Span,
+    value: &Json,
+    known: &BTreeSet<&str>,
+    errors: &mut Collector,
+) -> Option<Param> {
     if !is_label(name) {
         errors.push(
             Diagnostic::error("mapping/param-name", format!("no label can name the parameter `{name}`"))
@@ -238,7 +259,8 @@ fn param(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Optio
                 .help("give it another name, such as `q.weight`"),
         );
     }
-    let (axes, optional, absent_zeros, sparse, sparse_span) = match &value.value {
+    let mut role = None;
+    let (axes, optional, absent_zeros, tied, sparse, sparse_span) = match &value.value {
         Kind::Object(_) => {
             let fields = value.fields(PARAM.fields, errors);
             let absent = fields.get("absent");
@@ -246,13 +268,17 @@ fn param(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Optio
                 absent.choice("absent", ABSENT, errors);
             }
             value.check_required(PARAM.fields, errors);
+            if let Some(given) = fields.get("role") {
+                role = given.choice("role", PARAM_ROLES, errors).and_then(ParamRole::parse);
+            }
             let sparse: Vec<String> =
                 fields.text("sparse", errors).split_whitespace().map(str::to_owned).collect();
             let optional = fields.flag("optional", errors);
             let sparse_span = fields.get("sparse").map(|sparse| &sparse.span);
-            (fields.get("axes")?, optional, absent.is_some(), sparse, sparse_span)
+            let tied = fields.get("tied").and_then(|tied| tied_to(name, tied, known, errors));
+            (fields.get("axes")?, optional, absent.is_some(), tied, sparse, sparse_span)
         }
-        Kind::String(..) => (value, false, false, Vec::new(), None),
+        Kind::String(..) => (value, false, false, None, Vec::new(), None),
         _ => {
             value.wrong("a string with the parameter's axes, or an object", errors);
             return None;
@@ -268,7 +294,25 @@ fn param(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Optio
                 .help("name axes of the parameter that stand in the names of its tensors"),
         );
     }
-    Some(Param { axes, axis_spans, optional, absent_zeros, sparse, span: span.clone() })
+    Some(Param { axes, axis_spans, optional, absent_zeros, tied, sparse, role, span: span.clone() })
+}
+
+/// Reads the name of the parameter that another one equals where it is missing.
+fn tied_to(name: &str, tied: &Json, known: &BTreeSet<&str>, errors: &mut Collector) -> Option<String> {
+    let other = tied.string(errors)?;
+    if other != name && known.contains(other) {
+        return Some(other.to_owned());
+    }
+    let names = known.iter().copied().filter(|known| *known != name);
+    let error = Diagnostic::error("mapping/tied", format!("`{name}` cannot be tied to `{other}`"))
+        .rule(&tied.span)
+        .expected(declared(names.clone()))
+        .found(format!("`{other}`"));
+    errors.push(match nearest(other, names) {
+        Some(near) => error.help(format!("did you mean `{near}`?")),
+        None => error.help("name the parameter whose values it has where it is missing"),
+    });
+    None
 }
 
 /// Reads the axes of a parameter, each with its place.
@@ -320,6 +364,7 @@ fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layo
         config_file: fields.get("config_file").and_then(|name| config_file(name, errors)),
         defaults: IndexMap::new(),
         ignore: Vec::new(),
+        computed: Vec::new(),
         paths: fields
             .entries("paths", errors)
             .filter_map(|(name, _, _, value)| Some((name.to_owned(), path(value.string(errors)?))))
@@ -329,26 +374,15 @@ fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layo
             .entries("metadata", errors)
             .filter_map(|(name, _, _, value)| Some((name.to_owned(), value.string(errors)?.to_owned())))
             .collect(),
-        models: fields
-            .get("models")
-            .map(|models| models.strings(errors))
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(|model| model.string(errors).map(str::to_owned))
-            .collect(),
+        part: texts(fields, "part", errors),
+        models: texts(fields, "models", errors),
         forwards: fields.get("forward").map(|value| forwards(value, errors)).unwrap_or_default(),
         span: span.clone(),
     };
     for (name, span, _, value) in fields.entries("axes", errors) {
         let axis = match value.text(&mut Collector::default()) {
             // In a layout a bare string restates the axis: `"d": "(f c) + u"`.
-            Some(text) => collect(parse_sum(text), errors).map(|is| Axis {
-                is: Some(is),
-                size: None,
-                per_parameter: false,
-                about: String::new(),
-                span: span.clone(),
-            }),
+            Some(text) => collect(parse_sum(text), errors).map(|is| Axis { is: Some(is), ..Axis::at(span) }),
             None => axis(name, span, value, errors),
         };
         layout.axes.extend(axis.map(|axis| (name.to_owned(), axis)));
@@ -376,7 +410,27 @@ fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collector) -> Layo
     for item in fields.get("ignore").map(|ignore| ignore.strings(errors)).unwrap_or_default() {
         layout.ignore.extend(item.text(errors).and_then(|text| collect(Template::parse(text), errors)));
     }
+    for (name, span, verbatim, value) in fields.entries("computed", errors) {
+        layout.computed.extend(computed(Text { text: name, span, verbatim }, value, errors));
+    }
     layout
+}
+
+fn computed(name: Text<'_>, value: &Json, errors: &mut Collector) -> Option<Computed> {
+    let fields = value.fields(COMPUTED.fields, errors);
+    value.check_required(COMPUTED.fields, errors);
+    let values = match fields.get("values")?.choice("values", VALUES, errors)? {
+        "llama3 factors" => Values::Llama3,
+        "longrope long factors" => Values::LongRopeLong,
+        _ => Values::LongRopeShort,
+    };
+    let axis = fields.get("axis")?.string(errors)?.to_owned();
+    Some(Computed {
+        span: name.span.clone(),
+        template: collect(Template::parse(name), errors)?,
+        values,
+        axis,
+    })
 }
 
 /// Returns the segments of a path that is written with dots.
@@ -418,7 +472,26 @@ fn rule(name: Text<'_>, value: &Json, errors: &mut Collector) -> Option<Rule> {
     let (scale, offset) = (factor("scale"), factor("offset"));
     let optional = fields.is_some_and(|fields| fields.flag("optional", errors));
     let when = fields.map(|fields| conditions(fields, errors)).unwrap_or_default();
-    Some(Rule { template: template?, expr: expr?, optional, scale, offset, when })
+    let needed = fields.and_then(|fields| fields.get("needed")).and_then(|value| needed(value, errors));
+    Some(Rule { template: template?, expr: expr?, optional, scale, offset, when, needed })
+}
+
+/// Reads where a tensor must be there: `true`, a parameter's name, a condition on the config, or a list of these.
+fn needed(value: &Json, errors: &mut Collector) -> Option<Needed> {
+    let mut all = |json: &Json| -> Vec<Condition> {
+        let entries = json.object(errors).into_iter().flatten();
+        entries.map(|(key, (span, _, value))| condition(key, span, value)).collect()
+    };
+    match &value.value {
+        Kind::Bool(needed) => needed.then_some(Needed::Always),
+        Kind::String(param, _) => Some(Needed::Beside(param.clone())),
+        Kind::Object(_) => Some(Needed::Where(vec![all(value)])),
+        Kind::Array(items) => Some(Needed::Where(items.iter().map(all).collect())),
+        _ => {
+            value.wrong("`true`, a parameter's name, or an object of config entries", errors);
+            None
+        }
+    }
 }
 
 pub(super) fn formula(value: &Json, errors: &mut Collector) -> Option<Formula> {
@@ -446,18 +519,22 @@ fn config_entry(span: &Span, value: &Json, errors: &mut Collector) -> Option<Con
     Some(ConfigEntry { keys, is, absent, span: span.clone() })
 }
 
+/// Reads a field that is a text or a list of texts.
+fn texts(fields: Fields<'_>, name: &str, errors: &mut Collector) -> Vec<String> {
+    let texts = fields.get(name).map(|value| value.strings(errors)).unwrap_or_default();
+    texts.into_iter().filter_map(|text| text.string(errors).map(str::to_owned)).collect()
+}
+
 fn conditions(fields: Fields<'_>, errors: &mut Collector) -> Vec<Condition> {
-    let entries = fields.entries("when", errors);
-    entries
-        .map(|(key, span, _, value)| Condition {
-            key: key.to_owned(),
-            allowed: match &value.value {
-                Kind::Array(items) => items.iter().map(Json::plain).collect(),
-                _ => vec![value.plain()],
-            },
-            span: span.clone(),
-        })
-        .collect()
+    fields.entries("when", errors).map(|(key, span, _, value)| condition(key, span, value)).collect()
+}
+
+fn condition(key: &str, span: &Span, value: &Json) -> Condition {
+    let allowed = match &value.value {
+        Kind::Array(items) => items.iter().map(Json::plain).collect(),
+        _ => vec![value.plain()],
+    };
+    Condition { key: key.to_owned(), allowed, span: span.clone() }
 }
 
 pub(super) fn collect<T>(result: Result<T, Diagnostic>, errors: &mut Collector) -> Option<T> {

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::fields::{AXIS, CONFIG, Choice, Field, LAYOUT, Names, Object, PARAM, RULE, TOP, Value};
+use super::fields::{AXIS, COMPUTED, CONFIG, Choice, Field, LAYOUT, Names, Object, PARAM, RULE, TOP, Value};
 use super::fields_forward::{FORWARD, FUSED, FUSED_BIAS, NORM, OUTPUT, PART_BIASES, PRODUCT, ROTATION};
 use super::pattern::{self, Pattern};
 
@@ -15,6 +15,7 @@ const OBJECTS: &[&Object] = &[
     &LAYOUT,
     &RULE,
     &CONFIG,
+    &COMPUTED,
     &FORWARD,
     &PRODUCT,
     &FUSED,

@@ -76,7 +76,8 @@ pub fn build(bound: &Bound, catalog: &Catalog, options: &BindOptions) -> Result<
         plan.targets.push(TensorPlan { key, dtype, shape, module, steps, rule });
     }
     for (tensor, key) in &bound.kept {
-        plan.targets.push(pass_through(catalog, *tensor, key, options.dtype));
+        let cast = options.dtype.filter(|_| !bound.computed.contains(tensor));
+        plan.targets.push(pass_through(catalog, *tensor, key, cast));
     }
     for dropped in &bound.dropped {
         let stored = &catalog.tensors[dropped.tensor];
@@ -92,7 +93,7 @@ pub fn build(bound: &Bound, catalog: &Catalog, options: &BindOptions) -> Result<
             plan.requirements.push(Requirement {
                 check: Check::Zero { source, region },
                 meaning: "the target layout has no tensor for this parameter, which must be zeros to be left out",
-                help: "choose a target layout that has it, or leave the tensor out with --drop".into(),
+                help: "choose a target layout that has it".into(),
                 rule: Some(bound.sources[place.source].rule.clone()),
             });
         }
@@ -181,7 +182,7 @@ fn tie<'a>(bound: &'a Bound, catalog: &Catalog, places: &[Place<'a>], plan: &mut
                         },
                         meaning: "two tensors that hold one parameter differ",
                         help: format!(
-                            "leave one of the two out with --drop: `{}` or `{}`",
+                            "the layout takes `{}` and `{}` for one: choose a source layout that keeps the two apart",
                             catalog.tensors[first_tensor].key, catalog.tensors[tensor.tensor].key
                         ),
                         rule: Some(tensor.rule.clone()),
@@ -270,7 +271,7 @@ fn note_fillers(bound: &Bound, options: &BindOptions, plan: &mut Plan) {
                     )
                 }
                 Content::Padding => {
-                    let help = "the padding holds values; drop them with `--allow nonzero-padding`";
+                    let help = "the padding holds values: the sizes or the layout may be others; `--allow nonzero-padding` drops values that no model reads";
                     ("padding is not zero", help, "padding")
                 }
             };

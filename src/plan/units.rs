@@ -85,9 +85,9 @@ pub(super) fn cut_inside_block(key: &str, dtype: Dtype, rule: Option<&Span>) -> 
     let message =
         format!("the conversion would cut through blocks of {elements} elements of the type {dtype}");
     let help = if dtype.is_quantised() {
-        "convert the model before it is quantised, or leave the tensor out with --drop"
+        "convert the model before it is quantised"
     } else {
-        "unpack the tensor first, or leave it out with --drop"
+        "unpack the tensor first, and convert that"
     };
     let error = Diagnostic::error("plan/cut-block", message)
         .tensor(key)

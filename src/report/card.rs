@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::Outcome;
 use crate::convert::Conversion;
 use crate::diag::Errors;
+use crate::fold::fold_keys;
 use crate::shown::{escaped, markdown};
 
 /// Makes the card of a run that failed: its errors.
@@ -44,6 +45,15 @@ pub fn card(conversion: &Conversion<'_>, outcome: Outcome<'_>) -> String {
             conversion.bound.dropped.len()
         ),
     );
+    let named = |paths: Vec<&str>| fold_keys(paths.into_iter().filter(|path| !path.is_empty())).join(", ");
+    let converted = named(conversion.bound.converted_modules());
+    if !converted.is_empty() {
+        row("modules", converted);
+    }
+    let left = named(conversion.bound.left.iter().map(String::as_str).collect());
+    if !left.is_empty() {
+        row("left as they are", left);
+    }
     row("bytes", conversion.bytes().to_string());
     row(
         "proved",

@@ -9,6 +9,7 @@
 //! | `tool` | name and version of the program |
 //! | `mapping` | family, file and BLAKE3 of the mapping |
 //! | `from`, `to` | the layouts |
+//! | `modules` | paths of the modules that were `converted`, and of those that were `left` as they are by `--modules`; folded |
 //! | `sizes` | per axis: size and where it came from |
 //! | `tensors` | per target tensor: key, dtype, shape, the source tensors, whether bits were `moved` or `converted`, its rule |
 //! | `dropped` | source tensors left out, with the reason |
@@ -41,6 +42,7 @@ use crate::convert::{Checked, Conversion};
 use crate::diag::{Diagnostic, Errors, Severity};
 use crate::evidence::{Evidence, Question};
 use crate::exec::Rounded;
+use crate::fold::fold_keys;
 use crate::plan::{Step, ValueOp};
 use crate::verify::forward::Differences;
 
@@ -112,6 +114,10 @@ pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration)
         "mapping": { "family": mapping.family, "file": mapping.source.name, "hash": mapping.hash },
         "from": conversion.selection.source().name,
         "to": conversion.selection.target().name,
+        "modules": {
+            "converted": fold_keys(conversion.bound.converted_modules()),
+            "left": fold_keys(conversion.bound.left.iter().map(String::as_str)),
+        },
         "sizes": conversion.bound.sizes.iter()
             .map(|size| json!({ "axis": size.axis, "size": size.value, "origin": size.origin })).collect::<Vec<_>>(),
         "tensors": tensors,

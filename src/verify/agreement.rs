@@ -13,6 +13,40 @@ pub(super) enum Agreement {
     Bits,
     /// `near = far * scale + offset`, rounded to the nearest value of the near type.
     Value { scale: f64, offset: f64 },
+    /// `far = near * scale + offset`, rounded to the nearest value of the far type: what was rounded is never asked to
+    /// give back what it was made of.
+    ValueThere { scale: f64, offset: f64 },
+}
+
+impl Agreement {
+    /// Returns the bits that the side which was rounded should have, where the other side's bits are given; `None` for
+    /// types without values.
+    pub(super) fn wanted(self, (to, from): (Dtype, Dtype), bits: u64) -> Option<u64> {
+        let (scale, offset) = match self {
+            Agreement::Bits => return Some(bits),
+            Agreement::Value { scale, offset } | Agreement::ValueThere { scale, offset } => (scale, offset),
+        };
+        let scaled = value(bits, from)? * scale;
+        let wanted = if offset == 0.0 { scaled } else { scaled + offset };
+        Some(match to {
+            Dtype::F64 => wanted.to_bits(),
+            Dtype::F32 => u64::from((wanted as f32).to_bits()),
+            Dtype::F16 => u64::from(half::f16::from_f64(wanted).to_bits()),
+            Dtype::BF16 => u64::from(half::bf16::from_f64(wanted).to_bits()),
+            _ => return None,
+        })
+    }
+}
+
+/// Returns the value of an element's bits; `None` for types without values.
+pub(super) fn value(bits: u64, dtype: Dtype) -> Option<f64> {
+    Some(match dtype {
+        Dtype::F64 => F64::value(bits),
+        Dtype::F32 => F32::value(bits as u32),
+        Dtype::F16 => F16::value(bits as u16),
+        Dtype::BF16 => Bf16::value(bits as u16),
+        _ => return None,
+    })
 }
 
 /// An element's bits in a buffer.
@@ -184,6 +218,30 @@ impl<N: Float, F: Float> Agree for Nearest<N, F> {
     }
 }
 
+/// The same seen from the other side.
+#[derive(Clone, Copy)]
+struct Turned<A>(A);
+
+impl<A: Agree> Agree for Turned<A> {
+    type Near = A::Far;
+    type Far = A::Near;
+
+    fn pair(self, near: A::Far, far: A::Near) -> bool {
+        self.0.pair(far, near)
+    }
+}
+
+/// A visit with the two sides exchanged.
+struct FromThere<V>(V);
+
+impl<V: Visit> Visit for FromThere<V> {
+    type Found = V::Found;
+
+    fn visit<A: Agree>(self, agree: A) -> V::Found {
+        self.0.visit(Turned(agree))
+    }
+}
+
 /// What is done with two buffers once it is known how their elements agree.
 pub(super) trait Visit {
     type Found;
@@ -215,6 +273,15 @@ pub(super) fn with_values<V: Visit>(
         Dtype::BF16 => with_near::<Bf16, V>(far, scale, offset, visit),
         _ => None,
     }
+}
+
+/// The same with elements whose values must be `far = near * scale + offset`.
+pub(super) fn with_values_there<V: Visit>(
+    (near, far): (Dtype, Dtype),
+    of: (f64, f64),
+    visit: V,
+) -> Option<V::Found> {
+    with_values((far, near), of, FromThere(visit))
 }
 
 fn with_near<N: Float, V: Visit>(far: Dtype, scale: f64, offset: f64, visit: V) -> Option<V::Found> {
@@ -255,7 +322,7 @@ mod tests {
         (here - wanted).abs() <= half + ((there * scale).abs() + offset.abs()) * 2_f64.powi(-51)
     }
 
-    fn value(bits: u64, dtype: Dtype) -> f64 {
+    fn plain_value(bits: u64, dtype: Dtype) -> f64 {
         match dtype {
             Dtype::F64 => f64::from_bits(bits),
             Dtype::F32 => f32::from_bits(bits as u32).into(),
@@ -286,7 +353,7 @@ mod tests {
     fn check(near: Dtype, far: Dtype, (scale, offset): (f64, f64), pairs: &[(u64, u64)]) {
         let found = with_values((near, far), (scale, offset), Pairs(pairs)).expect("floats");
         for (&(a, b), found) in pairs.iter().zip(found) {
-            let wanted = plainly(value(a, near), value(b, far), near, scale, offset);
+            let wanted = plainly(plain_value(a, near), plain_value(b, far), near, scale, offset);
             assert_eq!(found, wanted, "{near} {a:#x} {far} {b:#x} {scale} {offset}");
         }
     }
@@ -296,8 +363,8 @@ mod tests {
         for near in [Dtype::F16, Dtype::BF16] {
             for (far, offset) in [(Dtype::F32, 0.0), (Dtype::F64, 0.0), (Dtype::F32, 0.25)] {
                 let exact = |bits: u64| match far {
-                    Dtype::F64 => value(bits, near).to_bits(),
-                    _ => u64::from((value(bits, near) as f32).to_bits()),
+                    Dtype::F64 => plain_value(bits, near).to_bits(),
+                    _ => u64::from((plain_value(bits, near) as f32).to_bits()),
                 };
                 let around = |bits: u64| [bits.saturating_sub(1), bits, (bits + 1).min(0xFFFF)];
                 let pairs: Vec<(u64, u64)> =
@@ -345,7 +412,7 @@ mod tests {
                     let mut pairs = Vec::new();
                     for &there in &values {
                         let far_bits = stored(there, far);
-                        let wanted = value(far_bits, far) * scale + offset;
+                        let wanted = plain_value(far_bits, far) * scale + offset;
                         let near_bits = stored(wanted, near);
                         let width = near.byte_width().expect("a float") * 8;
                         for step in [-1_i64, 0, 1] {
@@ -368,6 +435,34 @@ mod tests {
         let pairs = [(0x7F80, infinite), (0xFF80, infinite), (0x3F80, infinite), (0x7F7F, infinite)];
         let found = with_values((Dtype::BF16, Dtype::F32), (1.0, 0.0), Pairs(&pairs));
         assert_eq!(found, Some(vec![true, false, false, false]));
+    }
+
+    #[test]
+    fn what_was_rounded_is_compared_with_what_it_was_made_of() {
+        let mut random = Random(11);
+        let values: Vec<f32> = (0..1000).map(|_| random.normal() as f32).collect();
+        let rounded = |value: f32| u64::from(half::bf16::from_f64(f64::from(value) + 1.0).to_bits());
+        let mut pairs: Vec<(u64, u64)> =
+            values.iter().map(|&value| (u64::from(value.to_bits()), rounded(value))).collect();
+        let types = (Dtype::F32, Dtype::BF16);
+        let found = with_values_there(types, (1.0, 1.0), Pairs(&pairs)).expect("floats");
+        assert!(found.iter().all(|agrees| *agrees));
+        // The other way round most of the values are lost.
+        let back = with_values(types, (1.0, -1.0), Pairs(&pairs)).expect("floats");
+        assert!(back.iter().filter(|agrees| **agrees).count() < 100);
+        pairs.iter_mut().for_each(|(_, far)| *far += 1);
+        let wrong = with_values_there(types, (1.0, 1.0), Pairs(&pairs)).expect("floats");
+        assert!(wrong.iter().all(|agrees| !agrees));
+    }
+
+    #[test]
+    fn the_wanted_bits_are_shifted_and_rounded() {
+        let value = Agreement::Value { scale: 2.0, offset: 1.0 };
+        let third = u64::from((1.0_f32 / 3.0).to_bits());
+        let wanted = value.wanted((Dtype::BF16, Dtype::F32), third);
+        assert_eq!(wanted, Some(half::bf16::from_f32(5.0 / 3.0).to_bits().into()));
+        assert_eq!(value.wanted((Dtype::I8, Dtype::F32), third), None);
+        assert_eq!(Agreement::Bits.wanted((Dtype::I8, Dtype::I8), 7), Some(7));
     }
 
     #[test]

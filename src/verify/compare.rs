@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use super::agreement::{Agree, Agreement, Visit, Word, with_bits, with_values};
+use super::agreement::{Agree, Agreement, Visit, Word, with_bits, with_values, with_values_there};
 use super::equal::{equal, whole};
 use crate::dtype::Dtype;
 
@@ -130,6 +130,10 @@ fn compare_parts(
         Agreement::Bits => with_bits(held(near.dtype), sides),
         Agreement::Value { scale, offset } => {
             let found = with_values((near.dtype, far.dtype), (scale, offset), sides);
+            found.unwrap_or_else(|| sides.unlike(near.dtype, far.dtype))
+        }
+        Agreement::ValueThere { scale, offset } => {
+            let found = with_values_there((near.dtype, far.dtype), (scale, offset), sides);
             found.unwrap_or_else(|| sides.unlike(near.dtype, far.dtype))
         }
     };

@@ -5,6 +5,7 @@
 
 mod agreement;
 mod compare;
+pub mod config;
 mod equal;
 pub mod forward;
 pub(crate) mod naive;

@@ -32,12 +32,13 @@ fn attention(fused: &str, forward: Option<&Value>) -> String {
     mapping(
         "mine",
         json!({
-            "l": "layers", "h": { "is": "g r", "about": "query heads" }, "g": "key/value heads",
-            "r": "query heads of each", "d": { "is": "(c f) + u" }, "c": { "size": 2 }, "f": "", "u": "",
-            "dv": "", "e": "width",
+            "l": "layers", "h": { "is": "g r", "role": "query heads" }, "g": { "role": "kv heads" },
+            "r": "query heads of each", "d": { "is": "(c f) + u" }, "c": { "size": 2, "role": "rotary halves" },
+            "f": "", "u": "", "dv": "", "e": "width",
         }),
         json!({
-            "q.weight": "l h d e", "k.weight": "l g d e", "v.weight": "l g dv e", "o.weight": "l e h dv",
+            "q.weight": { "axes": "l h d e", "role": "q" }, "k.weight": { "axes": "l g d e", "role": "k" },
+            "v.weight": { "axes": "l g dv e", "role": "v" }, "o.weight": { "axes": "l e h dv", "role": "o" },
         }),
         json!({ "fused": layout }),
     )
@@ -105,6 +106,27 @@ fn a_layout_alone_is_held_against_its_own_forward() {
     let silent = silent.expect("reads");
     assert!(silent.is_right());
     assert_eq!(silent.unchecked, ["`fused` does not say how it computes (`forward`)"]);
+}
+
+/// What only the order of a fused tensor tells cannot be held against that order: the role is asked for.
+#[test]
+fn a_fused_tensor_alone_is_asked_for_roles() {
+    let blocks = "(q.weight: h d + k.weight: g d + v.weight: g dv) e";
+    let rotary = json!({ "style": "half", "dims": "2 * f" });
+    let text = attention(blocks, Some(&fused_forward("blocks", &rotary)));
+    let mut text: Value = serde_json::from_str(&text).expect("JSON");
+    for param in text["params"].as_object_mut().expect("a map").values_mut() {
+        *param = param["axes"].clone();
+    }
+    text["axes"]["c"] = json!({ "size": 2 });
+    let report = checked("m", &text.to_string()).expect("reads");
+    assert!(report.is_right(), "{:?}", report.findings);
+    assert_eq!(codes(&report), ["lint/role"; 4], "{:?}", report.findings);
+    let words: Vec<String> =
+        report.findings.iter().map(|finding| format!("{:?}", finding.diagnostic)).collect();
+    for expected in ["`q.weight` is q", "`k.weight` is k", "`v.weight` is v", "`c` stands in a head"] {
+        assert!(words.iter().any(|words| words.contains(expected)), "{expected}: {words:?}");
+    }
 }
 
 /// The picture shows where an element is by the expression, and where `forward` reads it.

@@ -62,7 +62,7 @@ fn a_missing_part() {
         "`k.weight` is missing",
         "a.k_proj.weight",
         "the nearest name is `a.k_prj.weight`",
-        "--allow missing",
+        "complete the checkpoint",
     ]);
 }
 

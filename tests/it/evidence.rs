@@ -243,8 +243,14 @@ fn a_transposed_square_is_seen() {
 fn layers_of_a_stack_are_modules_of_their_own() {
     let text = crate::kit::mapping(
         "stacked",
-        serde_json::json!({ "l": "layers", "h": { "is": "g r" }, "g": "groups", "r": "heads in a group", "d": "size", "dv": "size of v", "e": "width" }),
-        serde_json::json!({ "q.weight": "l h d e", "k.weight": "l g d e", "v.weight": "l g dv e" }),
+        serde_json::json!({
+            "l": "layers", "h": { "is": "g r", "role": "query heads" }, "g": { "role": "kv heads" }, "r": "share",
+            "d": { "role": "head size" }, "dv": { "role": "value head size" }, "e": "width",
+        }),
+        serde_json::json!({
+            "q.weight": { "axes": "l h d e", "role": "q" }, "k.weight": { "axes": "l g d e", "role": "k" },
+            "v.weight": { "axes": "l g dv e", "role": "v" },
+        }),
         serde_json::json!({
             "fused": { "tensors": { "qkv": "l (q.weight: h d + k.weight: g d + v.weight: g dv) e" } },
             "grouped": { "tensors": { "l.{l}.qkv": "(g (q.weight: r d + k.weight: d + v.weight: dv)) e" } }
@@ -317,6 +323,62 @@ fn untrained_weights_never_contradict() {
                 Decision::Agrees => kind == "scales",
             };
             assert!(is_quiet, "{kind} {seed}\n{lines}");
+        }
+    }
+}
+
+/// Each follows a rule, so that its rows have an order that no layout gave them.
+#[test]
+fn regular_numbers_say_nothing() {
+    type Fill = fn(f64, f64, f64) -> f64;
+    let fills: [(&str, Fill); 10] = [
+        ("ramp", |row, column, columns| row * columns + column),
+        ("ramp of columns", |row, column, _| column * 1000.0 + row),
+        ("between -1 and 1", |row, column, columns| (row * columns + column) / 1e4 - 1.0),
+        ("rows", |row, _, _| row),
+        ("columns", |_, column, _| column + 1.0),
+        ("sines", |row, column, columns| (row / 1000_f64.powf(column / columns)).sin()),
+        ("modulo 7", |row, column, columns| (row * columns + column) % 7.0),
+        ("modulo 1001", |row, column, columns| (row * columns + column) % 1001.0),
+        ("identity", |row, column, _| f64::from(u8::from(row == column))),
+        ("one row", |_, column, _| (column * column).sin()),
+    ];
+    let sizes = [
+        (Heads { h: 8, g: 8, d: 16, dv: 16 }, 128),
+        (Heads { h: 6, g: 3, d: 10, dv: 7 }, 34),
+        (Heads { h: 4, g: 4, d: 6, dv: 6 }, 24),
+    ];
+    for (heads, width) in sizes {
+        for (name, of) in fills {
+            for is_fused in [true, false] {
+                let grid = |rows: u64, columns: usize| -> Grid {
+                    let row = |row: u64| {
+                        (0..columns)
+                            .map(|column| of(row as f64, column as f64, columns as f64) as f32)
+                            .collect()
+                    };
+                    (0..rows).map(row).collect()
+                };
+                let output =
+                    ("out_proj.weight".to_owned(), grid(width as u64, heads.rows(Part::Output) as usize));
+                let rows = |part: Part| heads.rows(part);
+                let mut tensors: BTreeMap<String, Grid> = [output].into();
+                if is_fused {
+                    let all = Part::FUSED.into_iter().map(rows).sum();
+                    tensors.insert("in_proj_weight".into(), grid(all, width));
+                } else {
+                    let part =
+                        |part: Part| (format!("{}_proj.weight", part.letter()), grid(rows(part), width));
+                    tensors.extend(Part::FUSED.into_iter().map(part));
+                }
+                let layout = if is_fused { "attention/pytorch-fused" } else { "attention/separate" };
+                let layouts = select(layout, "attention/transformer-lens", &[]).expect("layouts");
+                let evidence = weigh(&layouts, &store(Dtype::F32, &tensors), &axes(heads));
+                let Decision::Abstains(why) = &evidence.decision else {
+                    panic!("{name}, {width}: {}", evidence.lines().join("\n"))
+                };
+                assert!(why.contains("follow a rule"), "{name}, {width}: {why}");
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use qkvconv::bind::{BindOptions, Config};
+use qkvconv::bind::BindOptions;
 use qkvconv::catalog::TensorMeta;
 use qkvconv::convert::{Conversion, ConvertOptions, Verify, open_as};
 use qkvconv::diag::Errors;
@@ -94,14 +94,6 @@ fn filled(model: &Model) -> Tensors {
     model.tensors.iter().map(|(key, meta)| (key.clone(), fill(meta))).collect()
 }
 
-/// Reads the config beside a checkpoint as the command line does: by the name that the layout's framework gives it first.
-pub(crate) fn config_in(folder: &Path, config_file: &str) -> Option<Config> {
-    let names = [config_file, "config.json", "params.json"];
-    let name = names.iter().find(|name| folder.join(name).is_file())?;
-    let text = std::fs::read_to_string(folder.join(name)).expect("readable");
-    Some(Config { name: (*name).to_owned(), value: serde_json::from_str(&text).expect("JSON") })
-}
-
 /// The attention modules that a conversion must compute and did not.
 type Uncomputed = Vec<String>;
 
@@ -116,11 +108,7 @@ fn convert(
     let name = |layout: &str| format!("{}/{layout}", model.mapping);
     let selection = select(&name(from), &name(to), mapping)?;
     let axes = model.axes.iter().map(|(axis, size)| (axis.clone(), *size)).collect();
-    let bind = BindOptions {
-        axes,
-        config: config_in(source, selection.source().config_file()),
-        ..BindOptions::default()
-    };
+    let bind = BindOptions { axes, ..BindOptions::default() };
     let options = ConvertOptions { bind, companions: true, ..ConvertOptions::default() };
     let conversion = Conversion::prepare(&selection, source, &options)?;
     let limits = Limits { threads: 1, ..Limits::default() };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use qkvconv::diag::Errors;
 use qkvconv::format::{OpenOptions, Reader, open};
 
-use crate::kit::{Folder, Tensor, assert_holds, read};
+use crate::kit::{Folder, Tensor, assert_holds, names, read};
 
 fn data(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests/data/formats/gguf", name].iter().collect()
@@ -294,4 +294,54 @@ fn plans_and_reports_count_elements_of_blocks() {
     let report = std::fs::read_to_string(folder.join("r.json")).expect("is there");
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     assert_eq!(report["unused"][0]["elements"], 5 * 512, "{report:#}");
+}
+
+#[test]
+fn a_model_in_several_files_is_written_and_read() {
+    let folder = quantised();
+    folder.run(&convert("t/renamed", "in.gguf", "one.gguf")).ok();
+    let mut args = convert("t/renamed", "in.gguf", "out");
+    args.extend(["--format", "gguf", "--max-shard-size", "400B"]);
+    folder.run(&args).ok();
+    let parts = names(&folder.join("out"));
+    let count = parts.len();
+    assert!(count > 2, "{parts:?}");
+    assert_eq!(parts[1], format!("model-00002-of-{count:05}.gguf"));
+    let part = format!("out/{}", parts[1]);
+    for source in ["out", &part] {
+        let diff = folder.run(&["diff", "--json", "one.gguf", source]).ok();
+        assert!(diff.stdout.contains("\"bit_equal\"") || diff.stdout.contains("equal"), "{}", diff.stdout);
+    }
+    let mut verify = vec!["verify"];
+    verify.extend(convert("t/renamed", "in.gguf", "out"));
+    folder.run(&verify).ok();
+    // Fewer parts under other names: the old ones go.
+    let smaller = args.iter().map(|arg| if *arg == "400B" { "2KB" } else { arg });
+    let smaller: Vec<&str> = smaller.chain(["--force"]).collect();
+    folder.run(&args).fails(&["publish/exists"]);
+    folder.run(&smaller).ok();
+    let fewer = names(&folder.join("out"));
+    assert!(
+        fewer.len() < count
+            && fewer.iter().all(|name| name.ends_with(&format!("-of-{:05}.gguf", fewer.len()))),
+        "{fewer:?}"
+    );
+    folder.run(&["diff", "one.gguf", "out"]).ok();
+    // Without one of them nothing is read.
+    std::fs::remove_file(folder.join("out").join(&fewer[0])).expect("removes");
+    let rest = format!("out/{}", fewer[1]);
+    for source in ["out", &rest] {
+        for args in [
+            vec!["inspect", source],
+            vec!["diff", "one.gguf", source],
+            vec!["mapping", "new", "--from", source],
+            convert("t/renamed", source, "again.gguf"),
+            [vec!["verify"], convert("t/renamed", "in.gguf", source)].concat(),
+        ] {
+            folder.run(&args).fails(&["format/missing-shard", &fewer[0]]);
+        }
+    }
+    for args in [vec!["inspect", &rest], vec!["mapping", "new", "--from", &rest]] {
+        folder.run(&[args, vec!["--allow", "incomplete"]].concat()).ok();
+    }
 }

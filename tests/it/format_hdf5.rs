@@ -7,7 +7,7 @@ use qkvconv::dtype::Dtype;
 use qkvconv::format::output::{OutputOptions, OutputTensor, lay_out};
 use qkvconv::format::{Format, OpenOptions, Reader, open};
 
-use crate::kit::{Folder, assert_holds};
+use crate::kit::{self, Folder, assert_holds};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/formats/hdf5").join(name)
@@ -26,10 +26,9 @@ fn keys(reader: &dyn Reader) -> Vec<&str> {
     reader.catalog().tensors.iter().map(|tensor| tensor.key.as_str()).collect()
 }
 
-/// Returns all texts of why a file does not open.
+/// Returns all texts of why a file does not open, or of what in it cannot be read.
 fn refused(name: &str, options: &OpenOptions) -> String {
-    let errors = open(&fixture(name), options).err().unwrap_or_else(|| panic!("{name} opens"));
-    format!("{:?}", errors.diagnostics())
+    format!("{:?}", kit::wrong(&open(&fixture(name), options)))
 }
 
 fn bytes(reader: &dyn Reader, key: &str) -> Vec<u8> {
@@ -46,6 +45,8 @@ fn files_of_keras_and_transformers() {
     }
     holds("legacy.h5", Some("model_weights"));
     assert_eq!(opened("model.keras").format(), Format::Keras);
+    let facts = opened("model.keras").catalog().facts.clone();
+    assert!(facts[0].1["model_config"]["class_name"].is_string(), "{facts:?}");
     let bert = opened("tf_model.h5");
     let metadata = &bert.catalog().metadata;
     assert_eq!(metadata["backend"], "tensorflow");
@@ -223,4 +224,45 @@ fn damaged_files_come_to_an_end() {
         }
     }
     assert!(opens > 50 && fails > 50, "{opens} open, {fails} do not");
+}
+
+#[test]
+fn links_are_followed() {
+    // Soft links of the old kind, whose entries have no address.
+    holds("links.h5", None);
+    for name in ["links_latest.h5"] {
+        holds(name, None);
+        let reader = opened(name);
+        let catalog = reader.catalog();
+        let files: Vec<&str> = catalog.files.iter().filter_map(|file| file.file_name()?.to_str()).collect();
+        assert_eq!(files, [name, "links_other.h5"]);
+        // Both names are one place: they are tied.
+        let place = |key: &str| &catalog.tensors[catalog.find(key).expect(key)];
+        assert_eq!(place("tied").offset, place("attn/q/kernel").offset);
+    }
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_an_error() {
+    let text = refused("links_nowhere.h5", &OpenOptions::default());
+    for said in [
+        "`/none`, and nothing with data is there",
+        "do they lead to themselves",
+        "`none.h5`, which is not there",
+        "`/none` in the file `links_other.h5`",
+        "leaves the folder by `..`",
+        "--allow outside-link",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    assert!(!text.contains("tensors: [\"w\"]"), "{text}");
+    let options = OpenOptions { allow_outside_links: true, ..OpenOptions::default() };
+    assert!(!refused("links_nowhere.h5", &options).contains("leaves the folder"));
+}
+
+#[test]
+fn a_file_behind_a_user_block_is_read() {
+    for name in ["userblock_512.h5", "userblock_4096.h5"] {
+        holds(name, None);
+    }
 }

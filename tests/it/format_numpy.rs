@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use qkvconv::dtype::Dtype;
 use qkvconv::format::{OpenOptions, open};
 
-use crate::kit::{Folder, Tensor, Tensors, assert_holds, read_all, write};
+use crate::kit::{self, Folder, Tensor, Tensors, assert_holds, read_all, write};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/formats/numpy").join(name)
@@ -43,9 +43,8 @@ fn bfloat16_and_float8_are_named_by_the_user() {
     let void_as = vec![Dtype::BF16, Dtype::F8E4M3];
     let options = OpenOptions { void_as, ..OpenOptions::default() };
     assert_holds(&fixture("half.npz"), &options, &fixture("half.expected.safetensors"));
-    let errors = open(&fixture("half.npz"), &OpenOptions::default()).err().expect("refused");
-    let text = format!("{:?}", errors.diagnostics());
-    for said in ["`<V2`", "`<V1`", "--void-as bf16", "--void-as f8-e4m3", "\"w\", \"columns\""] {
+    let text = format!("{:?}", kit::wrong(&open(&fixture("half.npz"), &OpenOptions::default())));
+    for said in ["`<V2`", "`<V1`", "--void-as bf16", "--void-as f8-e4m3", "\"w\"", "\"columns\""] {
         assert!(text.contains(said), "`{said}` is not in {text}");
     }
 }
@@ -56,8 +55,8 @@ fn what_is_no_tensor_is_told_and_objects_are_refused() {
     assert_holds(&fixture("mixed.npz"), &options, &fixture("mixed.expected.safetensors"));
     let reader = open(&fixture("mixed.npz"), &options).expect("opens");
     assert_eq!(reader.catalog().warnings[0].tensors, ["names", "raw", "when", "table"]);
-    let errors = open(&fixture("object.npz"), &options).err().expect("refused");
-    let [diagnostic] = errors.diagnostics() else { panic!("one error") };
+    let wrong = kit::wrong(&open(&fixture("object.npz"), &options));
+    let [diagnostic] = &wrong[..] else { panic!("one error") };
     assert_eq!(
         (diagnostic.code, &diagnostic.tensors[..]),
         ("format/object-array", &["config".to_owned()][..])

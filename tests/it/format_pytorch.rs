@@ -78,8 +78,8 @@ fn a_training_checkpoint_is_read_and_says_what_is_left_aside() {
         for said in [
             "`epoch` (a number)",
             "`args` (an object of the class argparse.Namespace)",
-            "`best` (a number)",
-            "`history` (a NumPy array)",
+            "`best` (1 tensor)",
+            "`history` (1 tensor)",
             "`names` (a set)",
             "`losses` (a list of 2 items)",
             "`optimizer` (15 tensors)",
@@ -140,7 +140,8 @@ fn the_parts_of_big_endian_complex_numbers_stay_in_place() {
 
 #[test]
 fn kinds_that_are_not_read_are_named() {
-    let errors = open(&fixture("refused.pt"), &OpenOptions::default()).err().expect("does not open");
+    let reader = open(&fixture("refused.pt"), &OpenOptions::default()).expect("opens");
+    let catalog = reader.catalog();
     for (key, said) in [
         ("sparse", "a sparse tensor"),
         ("csr", "a sparse tensor"),
@@ -152,11 +153,30 @@ fn kinds_that_are_not_read_are_named() {
         ("conjugated", "conjugated"),
         ("negated", "negated"),
     ] {
-        let named = |diagnostic: &&Diagnostic| diagnostic.tensors.iter().any(|tensor| tensor == key);
-        let found = errors.diagnostics().iter().find(named).unwrap_or_else(|| panic!("{key} is named"));
-        assert!(found.message.contains(said), "{key}: {}", found.message);
+        let found =
+            catalog.unread.iter().find(|(name, _)| name == key).unwrap_or_else(|| panic!("{key} is named"));
+        assert!(found.1.message.contains(said), "{key}: {}", found.1.message);
+        assert!(catalog.warnings.iter().any(|warning| warning.tensors.iter().any(|tensor| tensor == key)));
     }
-    assert!(!errors.diagnostics().iter().any(|diagnostic| diagnostic.tensors.contains(&"good".to_owned())));
+    let read: Vec<&str> = catalog.tensors.iter().map(|tensor| tensor.key.as_str()).collect();
+    assert_eq!(read, ["good"]);
+}
+
+#[test]
+fn a_tensor_that_is_not_read_is_an_error_where_it_is_needed() {
+    let file = fixture("refused.pt");
+    let file = file.to_str().expect("UTF-8");
+    let folder = Folder::new();
+    folder.run(&["diff", file, file]).fails(&["format/unsupported-tensor", "tensor: quantised", "csr"]);
+    folder.run(&["diff", "--only", "good", file, file]).ok();
+    let layouts = json!({ "a": { "tensors": { "good": "w: r" } }, "b": { "tensors": { "w": "w: r" } } });
+    folder.put("m.json", kit::mapping("f", json!({ "r": "rows" }), json!({ "w": "r" }), layouts));
+    let args = ["--mapping", "m.json", "--from", "f/a", "--to", "f/b", file, "out.safetensors"];
+    folder.run(&args).fails(&["format/unsupported-tensor", "tensor: quantised"]);
+    folder.run(&[&args[..], &["--only", "g*"]].concat()).ok();
+    let others = "{sparse,csr,quantised,meta,nested,complex128,parameter,conjugated,negated}";
+    folder.run(&[&args[..], &["--drop", others, "--force"]].concat()).ok();
+    assert_eq!(kit::read(&folder.join("out.safetensors"))["w"].values().len(), 2);
 }
 
 // ---- Files made by hand ----
@@ -471,6 +491,42 @@ fn objects_beside_the_tensors_are_passed_over() {
     }
 }
 
+#[test]
+fn what_stands_beside_the_tensors_is_kept_as_facts_whatever_container_is_read() {
+    let pickle = Pickle::new().op(b"}(").text("checkpoint_version").op(b"G@\x08\0\0\0\0\0\0");
+    // A namespace with a list, a type, a member of an enumeration and a long list, which is no fact.
+    let pickle = pickle.text("args").global("argparse", "Namespace").op(b")\x81}(");
+    let pickle =
+        pickle.text("num_query_groups").op(b"K\x03").text("names").op(b"](").text("q").text("k").op(b"e");
+    let pickle = pickle.text("dtype").global("torch", "bfloat16");
+    let pickle = pickle.text("kind").global("megatron", "ModelType").op(b"K\x02\x85R");
+    let pickle = pickle.text("long").op(b"](").op(&[b'N'; 300]).op(b"eub");
+    let pickle = pickle.text("optimizer").op(b"}(").text("param_groups").op(b"]").text("state").op(b"}K\0}");
+    let pickle = pickle.text("step").op(b"K\x05s").text("m").tensor(2, (0, &[2], &[1]), false).op(b"ssu");
+    let pickle = pickle.text("model").op(b"}").text("w").tensor(2, (0, &[2], &[1]), false).op(b"s");
+    let reader = opened(&archive(&pickle.op(b"u").stop(), &floats(2)), &options("model")).expect("opens");
+    let [(_, facts)] = &reader.catalog().facts[..] else { panic!("facts of one file") };
+    let expected = serde_json::json!({
+        "checkpoint_version": 3.0,
+        "args": { "num_query_groups": 3, "names": ["q", "k"], "dtype": "torch.bfloat16", "kind": 2 },
+        "optimizer": { "param_groups": [] },
+    });
+    assert_eq!(*facts, expected);
+}
+
+#[test]
+fn facts_of_shared_and_endless_containers_end() {
+    // Each list holds the one before it twice; the last holds itself.
+    let mut pickle = Pickle::new().op(b"]q\x00(K\x01K\x02e");
+    for at in 0..60_u8 {
+        pickle = pickle.op(&[b']', b'q', at + 1, b'(', b'h', at, b'h', at, b'e']);
+    }
+    let pickle = pickle.op(b"h\x3cq\xf0a").op(b"q\xf1}(").text("a").op(b"h\xf1").text("n").op(b"K\x07");
+    let pickle = pickle.text("w").tensor(2, (0, &[2], &[1]), false).op(b"u").stop();
+    let reader = opened(&archive(&pickle, &floats(2)), &OpenOptions::default()).expect("opens");
+    assert_eq!(reader.catalog().facts[0].1["n"], 7);
+}
+
 // ---- Files made to harm (KEY-13) ----
 
 #[test]
@@ -667,6 +723,182 @@ fn archives_cut_anywhere_or_changed_anywhere_do_not_panic() {
             }
         }
     }
+}
+
+/// How a pickle writes bytes: as bytes, or as the protocols before them do.
+#[derive(Clone, Copy)]
+enum Write {
+    Bytes,
+    Latin1,
+}
+
+impl Pickle {
+    fn bytes(self, bytes: &[u8], how: Write) -> Pickle {
+        match how {
+            Write::Bytes => self.op(b"B").op(&(bytes.len() as u32).to_le_bytes()).op(bytes),
+            Write::Latin1 => {
+                let text: String = bytes.iter().map(|byte| char::from(*byte)).collect();
+                self.global("_codecs", "encode").text(&text).text("latin1").op(b"\x86R")
+            }
+        }
+    }
+
+    fn dtype(self, code: &str, order: &str) -> Pickle {
+        let pickle = self.global("numpy", "dtype").text(code).op(b"\x89\x88\x87R(K\x03").text(order);
+        pickle.op(b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb")
+    }
+
+    /// A NumPy array as `array.__reduce__` gives it.
+    fn array(
+        self,
+        (code, order): (&str, &str),
+        shape: &[i64],
+        fortran: bool,
+        bytes: &[u8],
+        how: Write,
+    ) -> Pickle {
+        let pickle = self.global("numpy._core.multiarray", "_reconstruct").global("numpy", "ndarray");
+        let pickle = pickle.ints(&[0]).bytes(b"b", how).op(b"\x87R(K\x01").ints(shape).dtype(code, order);
+        pickle.op(if fortran { b"\x88" } else { b"\x89" }).bytes(bytes, how).op(b"tb")
+    }
+}
+
+#[test]
+fn numpy_arrays_and_numbers_in_a_pickle_are_tensors() {
+    let random = |count: usize, seed: u64| -> Vec<u8> {
+        let mut next = kit::xorshift();
+        let _ = (0..seed).map(|_| next()).last();
+        (0..count).map(|_| next() as u8).collect()
+    };
+    // Longer than what is kept of a pickle, as bytes and as text, so that it is read where it stands.
+    let (long, text) = (random(3 * 1009 * 8, 1), random(5 * 70_001 * 4, 2));
+    let (small, big) = (random(2 * 3 * 8, 3), random(3 * 2, 4));
+    for zipped in [true, false] {
+        for how in [Write::Bytes, Write::Latin1] {
+            let pickle =
+                Pickle::new().op(b"}(").text("long").array(("f8", "<"), &[3, 1009], false, &long, how);
+            let pickle = pickle.text("text").array(("f4", "<"), &[5, 70_001], false, &text, how);
+            let pickle = pickle.text("columns").array(("i8", "<"), &[2, 3], true, &small, how);
+            let pickle = pickle.text("big").array(("u2", ">"), &[3], false, &big, how);
+            let pickle = pickle.text("empty").array(("f4", "<"), &[0, 7], false, &[], how);
+            let number = pickle.text("number").global("numpy.core.multiarray", "scalar").dtype("f8", "<");
+            let pickle = number.bytes(&1.5_f64.to_le_bytes(), how).op(b"\x86R");
+            let pickle = pickle.text("buffer").global("numpy.core.numeric", "_frombuffer").op(b"(");
+            let pickle =
+                pickle.bytes(&small, Write::Bytes).dtype("f4", "<").ints(&[3, 4]).text("F").op(b"tR");
+            let pickle = pickle.text("mine").global("numpy._core.multiarray", "_reconstruct");
+            let pickle =
+                pickle.global("numpy", "ndarray").ints(&[0]).bytes(b"b", how).op(b"\x87R(K\x01").ints(&[3]);
+            let pickle =
+                pickle.global("numpy", "dtype").global("ml_dtypes", "bfloat16").op(b"\x89\x88\x87R(K\x03");
+            let pickle = pickle.text("<").op(b"NNNK\x02K\x02K@tb\x89").bytes(&big, how).op(b"tb");
+            // Beside a tensor of PyTorch; text is no tensor.
+            let pickle = pickle.text("w").tensor(4, (0, &[4], &[1]), false);
+            let pickle =
+                pickle.text("words").array(("U1", "<"), &[1], false, b"a\0\0\0", how).op(b"u").stop();
+            let bytes = if zipped {
+                archive(&pickle, &floats(4))
+            } else {
+                legacy(&pickle, 4_u64.to_le_bytes(), &floats(4), true)
+            };
+            let folder = Folder::new();
+            let reader = open(&folder.put("a.pt", bytes), &OpenOptions::default()).expect("opens");
+            let expect = |key: &str, dtype: Dtype, shape: &[u64], bytes: &[u8]| {
+                let catalog = reader.catalog();
+                let tensor = &catalog.tensors[catalog.find(key).unwrap_or_else(|| panic!("{key} is there"))];
+                assert_eq!((tensor.dtype, &tensor.shape[..]), (dtype, shape), "{key}");
+                assert!(bytes_of(&*reader, key) == bytes, "{key}: other bytes");
+            };
+            expect("long", Dtype::F64, &[3, 1009], &long);
+            expect("text", Dtype::F32, &[5, 70_001], &text);
+            // Column by column in the file.
+            let columns = |rows: usize, columns: usize, width: usize| -> Vec<u8> {
+                let at = (0..rows).flat_map(|row| (0..columns).map(move |column| column * rows + row));
+                at.flat_map(|at| small[at * width..][..width].to_vec()).collect()
+            };
+            expect("columns", Dtype::I64, &[2, 3], &columns(2, 3, 8));
+            expect("buffer", Dtype::F32, &[3, 4], &columns(3, 4, 4));
+            expect("big", Dtype::U16, &[3], &[big[1], big[0], big[3], big[2], big[5], big[4]]);
+            expect("empty", Dtype::F32, &[0, 7], &[]);
+            expect("number", Dtype::F64, &[], &1.5_f64.to_le_bytes());
+            expect("mine", Dtype::BF16, &[3], &big);
+            expect("w", Dtype::F32, &[4], &floats(4));
+            assert_eq!(reader.catalog().tensors.len(), 9);
+            assert!(
+                warnings(&*reader).iter().any(|warning| warning.message.contains("`words` (a NumPy array)"))
+            );
+        }
+    }
+}
+
+#[test]
+fn numpy_arrays_that_cannot_be_are_refused() {
+    let one = |pickle: fn(Pickle) -> Pickle| {
+        let pickle = pickle(Pickle::new().op(b"}(").text("a"));
+        open_bytes(&archive(&pickle.op(b"u").stop(), &[]))
+    };
+    for (result, said) in [
+        (
+            one(|pickle| pickle.array(("f4", "<"), &[3], false, &[0; 8], Write::Bytes)),
+            "another number of bytes",
+        ),
+        (one(|pickle| pickle.array(("f4", "<"), &[1 << 40, 1 << 40], false, &[], Write::Bytes)), "overflows"),
+        (one(|pickle| pickle.array(("f4", "<"), &[-1], false, &[], Write::Bytes)), "no natural numbers"),
+    ] {
+        assert!(text(&result).contains(said), "{}", text(&result));
+    }
+    let unread = one(|pickle| pickle.array(("O8", "|"), &[1], false, b"x", Write::Bytes)).expect("opens");
+    assert!(unread.catalog().unread[0].1.message.contains("Python objects"));
+    // A text of characters that are no bytes.
+    let text = Pickle::new().op(b"}(").text("a").global("numpy._core.multiarray", "scalar").dtype("f4", "<");
+    let text = text.global("_codecs", "encode").text("\u{100}abc").text("latin1").op(b"\x86R\x86Ru").stop();
+    refused(&archive(&text, &[]), &["no bytes"]);
+}
+
+#[test]
+fn methods_of_objects_are_values_that_nothing_may_call() {
+    let method = |pickle: Pickle| {
+        let pickle = pickle.global("builtins", "getattr").global("mynet", "Net").op(b")\x81");
+        pickle.text("forward").op(b"\x86R")
+    };
+    let held = method(Pickle::new().op(b"}(").text("run")).text("w").tensor(4, (0, &[4], &[1]), false);
+    let reader = open_bytes(&archive(&held.op(b"u").stop(), &floats(4))).expect("opens");
+    assert_eq!(reader.catalog().tensors[0].key, "w");
+    assert!(warnings(&*reader)[0].message.contains("`run` (a method of an object)"));
+    let called = method(Pickle::new()).op(b")R").stop();
+    refused(&archive(&called, &[]), &["format/unsafe-pickle"]);
+    // A class in a class, as protocols below 4 name it, may be made; a function in a module of a module may not.
+    let of = |module: &str, name: &str, attribute: &str| {
+        Pickle::new().global("__builtin__", "getattr").global(module, name).text(attribute).op(b"\x86R")
+    };
+    let nested = of("mynet", "Net", "Config").op(b")\x81").stop();
+    refused(&archive(&nested, &[]), &["format/no-tensors", "mynet.Net.Config"]);
+    for (module, name, attribute) in [
+        ("torch", "os", "system"),
+        ("mynet", "Net", "__subclasses__"),
+        ("builtins", "eval", "x"),
+        ("os", "path", "x"),
+    ] {
+        refused(&archive(&of(module, name, attribute).stop(), &[]), &["format/unsafe-pickle"]);
+    }
+    let twice = Pickle::new().global("builtins", "getattr");
+    let twice = method(twice).text("os").op(b"\x86R").stop();
+    refused(&archive(&twice, &[]), &["format/unsafe-pickle"]);
+}
+
+#[test]
+fn keys_that_are_no_text_do_not_block_the_rest() {
+    let pickle = Pickle::new().op(b"}(").text("callbacks").op(b"}(").global("lightning", "Checkpoint");
+    let pickle = pickle.op(b"}").text("best").tensor(4, (0, &[], &[]), false).op(b"s");
+    let pickle = pickle.global("lightning", "Stopping").op(b"}").text("best").tensor(4, (1, &[], &[]), false);
+    let pickle = pickle.op(b"su").text("state_dict").op(b"}").text("w").tensor(4, (0, &[4], &[1]), false);
+    let bytes = archive(&pickle.op(b"su").stop(), &floats(4));
+    let keys = |root: &str| -> Vec<String> {
+        let reader = opened(&bytes, &options(root)).expect("opens");
+        reader.catalog().tensors.iter().map(|tensor| tensor.key.clone()).collect()
+    };
+    assert_eq!(keys("state_dict"), ["w"]);
+    assert_eq!(keys("callbacks"), ["<lightning.Checkpoint 1>.best", "<lightning.Stopping 2>.best"]);
 }
 
 #[test]

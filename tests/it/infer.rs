@@ -12,9 +12,10 @@ use qkvconv::exec::publish::{Destination, PublishOptions};
 use qkvconv::format::{OpenOptions, open};
 use qkvconv::infer::{Inferred, Side, infer};
 use qkvconv::mapping::select::select;
+use qkvconv::provenance::Provenance;
 use qkvconv::span::Source;
 
-use crate::families::{Model, config_in, models, write_base};
+use crate::families::{Model, models, write_base};
 use crate::kit::{self, Folder, Nobody, Tensor, Tensors, read, two_at_a_time, write};
 use crate::stored::{elements, only_file};
 
@@ -39,9 +40,7 @@ fn convert(
     mapping: &[Arc<Source>],
 ) -> Result<(), Errors> {
     let selection = select(from, to, mapping)?;
-    let folder = if source.is_dir() { source } else { source.parent().expect("a folder") };
-    let config = config_in(folder, selection.source().config_file());
-    let bind = BindOptions { axes: axes.to_vec(), config, ..BindOptions::default() };
+    let bind = BindOptions { axes: axes.to_vec(), ..BindOptions::default() };
     let open = OpenOptions { root: root.map(str::to_owned), ..OpenOptions::default() };
     let options = ConvertOptions {
         open,
@@ -61,9 +60,10 @@ fn convert(
 type Place<'a> = (&'a Path, Option<&'a str>);
 
 fn side((path, root): Place<'_>, layout: &str) -> Side {
-    let folder = if path.is_dir() { path } else { path.parent().expect("a folder") };
     let open = OpenOptions { root: root.map(str::to_owned), ..OpenOptions::default() };
-    Side { path: path.to_owned(), open, config: config_in(folder, "config.json"), layout: layout.to_owned() }
+    let provenance = Provenance::read(path, None, []).expect("configs");
+    let config = provenance.within(None, &[]).config().cloned();
+    Side { path: path.to_owned(), open, config, layout: layout.to_owned() }
 }
 
 fn inferred(source: Place<'_>, target: Place<'_>) -> Result<Inferred, Errors> {

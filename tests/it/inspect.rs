@@ -551,7 +551,10 @@ fn several_layouts_that_fit_are_a_question() {
             &[&["--from", "auto", "--to", "two/heads"][..], &common, &["in.safetensors", "out.safetensors"]]
                 .concat(),
         )
-        .fails(&["two/again, two/blocks, two/turned", "--from two/again"]);
+        .fails(&[
+            "two/again (1 of 1 tensors), two/blocks (1 of 1 tensors), two/turned (1",
+            "--from two/again",
+        ]);
     // With a name it is as ever, and the head lies where the layout says: k of head 1 in heads of q and k.
     let args = [
         &["inspect", "--from", "heads", "--tensor", "qk", "--head", "1", "--part", "k"][..],

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use qkvconv::catalog::Catalog;
 use qkvconv::convert::{Conversion, ConvertOptions, Verify};
-use qkvconv::diag::Errors;
+use qkvconv::diag::{Diagnostic, Errors};
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::{Destination, PublishOptions};
 use qkvconv::format::{Format, OpenOptions, Reader, open};
@@ -96,6 +96,14 @@ impl Tensor {
     pub(crate) fn values(&self) -> Vec<f32> {
         assert_eq!(self.dtype, "F32");
         self.bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
+    }
+}
+
+/// Returns what is wrong with a checkpoint: why it does not open, or what in it cannot be read.
+pub(crate) fn wrong(opened: &Result<Box<dyn Reader>, Errors>) -> Vec<Diagnostic> {
+    match opened {
+        Err(errors) => errors.diagnostics().to_vec(),
+        Ok(reader) => reader.catalog().unread.iter().map(|(_, reason)| reason.clone()).collect(),
     }
 }
 

@@ -33,9 +33,9 @@ fn formats(layout: &str) -> &'static [&'static str] {
         &["GGUF"]
     } else if has(&["npz"]) || layout == "marian" {
         &["npz"]
-    } else if has(&["keras", "hf-tf"]) {
+    } else if has(&["keras", "hf-tf", "tf-einsum-h5"]) {
         &["HDF5"]
-    } else if layout == "tf" || has(&["tf1", "tf2", "mesh-tf"]) {
+    } else if layout == "tf" || has(&["tf1", "tf2", "tf-einsum", "mesh-tf"]) {
         &["TensorFlow"]
     } else if has(&["flax", "t5x"]) {
         &["msgpack"]

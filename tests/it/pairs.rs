@@ -271,15 +271,15 @@ impl Module {
                 }
             }
             "tf" => {
-                put("query/kernel", self.two([eq, h * d], |e, row| self.q(row / d, row % d, e)));
-                put("key/kernel", self.two([ek, g * d], |e, row| self.k(row / d, row % d, e)));
-                put("value/kernel", self.two([ev, g * dv], |e, row| self.v(row / dv, row % dv, e)));
+                put("self/query/kernel", self.two([eq, h * d], |e, row| self.q(row / d, row % d, e)));
+                put("self/key/kernel", self.two([ek, g * d], |e, row| self.k(row / d, row % d, e)));
+                put("self/value/kernel", self.two([ev, g * dv], |e, row| self.v(row / dv, row % dv, e)));
                 if biased {
-                    put("query/bias", flat(h, d, &|h, d| self.qb(h, d)));
-                    put("value/bias", flat(g, dv, &|g, d| self.vb(g, d)));
+                    put("self/query/bias", flat(h, d, &|h, d| self.qb(h, d)));
+                    put("self/value/bias", flat(g, dv, &|g, d| self.vb(g, d)));
                 }
                 if k_biased {
-                    put("key/bias", flat(g, d, &|g, d| self.kb(g, d)));
+                    put("self/key/bias", flat(g, d, &|g, d| self.kb(g, d)));
                 }
             }
             "flax" => {
@@ -377,9 +377,10 @@ impl Module {
 fn model(layout: &str, sizes: Sizes, dtype: &'static str, biases: Biases) -> Tensors {
     let mut tensors = Tensors::new();
     for (module, seed) in [("enc.layers.0.attn", 11), ("enc.layers.1.attn", 23)] {
-        // Segments are joined by what follows the path in the layout's names; all of flax's are slashes.
-        let path = if layout == "flax" { module.replace('.', "/") } else { module.to_owned() };
-        let separator = if layout == "flax" { "/" } else { "." };
+        // Segments are joined by what follows the path in the layout's names; all of flax's and TensorFlow's are slashes.
+        let slashes = ["flax", "tf"].contains(&layout);
+        let path = if slashes { module.replace('.', "/") } else { module.to_owned() };
+        let separator = if slashes { "/" } else { "." };
         let stored = Module { sizes, dtype, biases, seed }.store(layout);
         tensors.extend(stored.into_iter().map(|(name, tensor)| (format!("{path}{separator}{name}"), tensor)));
     }

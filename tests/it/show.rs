@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use qkvconv::bind::{AxisSizes, BindOptions, Config, bind};
+use qkvconv::bind::{AxisSizes, BindOptions, bind};
 use qkvconv::catalog::{Catalog, TensorMeta, row_major};
 use qkvconv::dtype::Dtype;
 use qkvconv::explain::{Drawing, Route, family, layout};
@@ -11,6 +11,7 @@ use qkvconv::inspect::example;
 use qkvconv::mapping::builtin;
 use qkvconv::mapping::{Layout, Mapping};
 use qkvconv::plan::{Step, StridedCopy, build};
+use qkvconv::provenance::{Document, Provenance};
 use serde_json::Value;
 
 use crate::families::model_files;
@@ -66,14 +67,10 @@ fn every_layout_is_explained() {
                 assert!(all.contains(&template.to_string()), "{place}: ignored {template}");
             }
             // Whatever has several heads is drawn.
-            let heads = |param: &str| qkvconv::inspect::head_axis(&mapping, param).is_some();
+            let heads = |param: &str| mapping.head_axis(param).is_some();
             let in_shape = |rule: &qkvconv::mapping::Rule| {
                 rule.expr.params().iter().any(|param| {
-                    heads(param)
-                        && !rule
-                            .template
-                            .axes()
-                            .any(|axis| qkvconv::inspect::head_axis(&mapping, param) == Some(axis))
+                    heads(param) && !rule.template.axes().any(|axis| mapping.head_axis(param) == Some(axis))
                 })
             };
             if own.rules.iter().any(in_shape) {
@@ -139,15 +136,16 @@ fn models() -> Vec<Model> {
         let tensors: Vec<TensorMeta> = tensors.collect();
         let files = vec![(PathBuf::from("model.safetensors"), at)];
         let axes: BTreeMap<String, u64> = serde_json::from_value(model["axes"].clone()).unwrap_or_default();
-        let config = (!model["config"].is_null())
-            .then(|| Config { name: "config.json".into(), value: model["config"].clone() });
+        let config =
+            (!model["config"].is_null()).then(|| Document::config("config.json", model["config"].clone()));
+        let provenance = config.map(Provenance::from).unwrap_or_default();
         Model {
             name,
             mapping: builtin::family(model["mapping"].as_str().expect("a family")).expect("built in"),
             layout: model["layout"].as_str().expect("a layout").to_owned(),
             layouts: serde_json::from_value(model["layouts"].clone()).expect("layouts"),
             catalog: Catalog::new("model.safetensors".into(), files, tensors),
-            options: BindOptions { axes: axes.into_iter().collect(), config, ..BindOptions::default() },
+            options: BindOptions { axes: axes.into_iter().collect(), provenance, ..BindOptions::default() },
         }
     };
     model_files().into_iter().map(read).collect()

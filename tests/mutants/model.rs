@@ -222,7 +222,8 @@ pub(crate) struct Piece {
 
 impl Piece {
     fn key(&self) -> String {
-        format!("{}.{}", MODULES[self.module], self.name)
+        let name = format!("{}.{}", MODULES[self.module], self.name);
+        if self.name.contains('/') { name.replace('.', "/") } else { name }
     }
 
     /// The rows of projections that it holds, if it holds such.
@@ -372,7 +373,7 @@ fn pieces(layout: &str, sizes: Sizes) -> Vec<(String, Content)> {
         "separate" | "llama-hf" => three(["q_proj", "k_proj", "v_proj"], ".weight", ".bias", false),
         "llama-meta" => three(["wq", "wk", "wv"], ".weight", ".bias", false),
         "bert" => three(["self.query", "self.key", "self.value"], ".weight", ".bias", false),
-        "tf" => three(["query", "key", "value"], "/kernel", "/bias", true),
+        "tf" => three(["self/query", "self/key", "self/value"], "/kernel", "/bias", true),
         "per-head" => {
             let mut all = Vec::new();
             for (part, name) in [(Part::Q, "q_proj"), (Part::K, "k_proj"), (Part::V, "v_proj")] {

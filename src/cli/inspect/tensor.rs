@@ -7,8 +7,10 @@ use qkvconv::detect::{Candidate, only};
 use qkvconv::diag::{Diagnostic, Errors};
 use qkvconv::exec::publish::{Existing, Guard, Pending};
 use qkvconv::format::output::{OutputLayout, OutputTensor, lay_out_array};
-use qkvconv::inspect::{Seen, elements, kind, letter, ranges};
+use qkvconv::inspect::{Seen, elements, kind, ranges};
+use qkvconv::mapping::role::AxisRole;
 use qkvconv::mapping::{Layout, Mapping};
+use qkvconv::provenance::Provenance;
 use serde_json::{Value, json};
 
 use super::{InspectArgs, Look, kind_json, runs_json};
@@ -38,7 +40,7 @@ impl Look<'_> {
         let Some(at) = self.catalog.find(key) else {
             return Err(fail("there is no tensor of that name".to_owned()));
         };
-        let (candidate, mapping, _) = match self.fit {
+        let (candidate, mapping, own) = match self.fit {
             Some(fit) => fit,
             None => {
                 return Err(only(self.candidates, self.catalog)
@@ -60,7 +62,7 @@ impl Look<'_> {
             Some(part) => params
                 .iter()
                 .copied()
-                .filter(|param| param == part || letter(param).to_string() == *part)
+                .filter(|param| param == part || is_called(mapping, param, part))
                 .collect(),
         };
         if chosen.is_empty() {
@@ -70,6 +72,10 @@ impl Look<'_> {
             self.whole(ui, args, number, &chosen);
             return self.svg(files.svg.take(), number, key);
         };
+        let seen = Seen::new(mapping, own, bound, &source.reading);
+        for param in &chosen {
+            self.check_heads(&seen, key, param)?;
+        }
         let mut found = Vec::new();
         for layout in mapping.layouts.values() {
             found.extend(in_layout(
@@ -114,12 +120,50 @@ impl Look<'_> {
         guard.reads("the checkpoint", &args.source);
         self.catalog.files.iter().for_each(|path| guard.reads("the checkpoint", path));
         args.files.mappings.iter().for_each(|path| guard.reads("a mapping", path));
-        args.config.iter().for_each(|path| guard.reads("the config", path));
+        let config_file = self.fit.map(|(_, _, layout)| layout.config_file());
+        let configs = Provenance::files(&args.source, args.config.as_deref(), config_file);
+        configs.iter().for_each(|path| guard.reads("a config", path));
         let existing = Existing::forced(args.force);
         let mut open = |what, path: &Option<PathBuf>| {
             path.as_deref().map(|path| guard.open(what, path, existing)).transpose()
         };
         Ok(Files { svg: open("the picture", &args.svg)?, save: open("the array", &args.save)? })
+    }
+
+    /// A head can be pointed at where an axis is one of heads, and where all sizes that tell its place are known.
+    fn check_heads(&self, seen: &Seen<'_>, key: &str, param: &str) -> Result<(), Errors> {
+        let (mapping, layout) = (seen.mapping(), seen.layout());
+        let wrong =
+            |code, message: String| Diagnostic::error(code, message).file(&self.catalog.path).tensor(key);
+        if mapping.head_axis(param).is_none() {
+            let axes = mapping.params.get(param).map(|param| param.axes.join(" ")).unwrap_or_default();
+            let error = wrong("inspect/no-heads", format!("no axis of `{param}` is one of heads"))
+                .expected("an axis whose role is `query heads` or `kv heads`")
+                .found(format!("`{axes}`"));
+            return Err(error
+                .help("if it has heads, say so in the mapping file: \"h\": { \"role\": \"query heads\" }")
+                .into());
+        }
+        let Some(open) = seen.open_axis(param) else { return Ok(()) };
+        let role = || mapping.axis_role(layout, open).map(AxisRole::name);
+        let about = mapping.axis(layout, open).map(|axis| axis.about.as_str());
+        let about = about.filter(|about| !about.is_empty()).or_else(role);
+        let about = about.map_or(String::new(), |about| format!(" ({about})"));
+        // The head size follows from the number of heads, which a config tells.
+        let asked = [mapping.head_axis(param), Some(open)].into_iter().flatten();
+        let known = |axis: &&str| seen.known_sizes(param).is_some_and(|sizes| sizes.contains_key(*axis));
+        let mut asked = asked.filter(|axis| !known(axis));
+        let axis = asked.next().unwrap_or(open);
+        let keys = layout.config.get(axis).map(|entry| entry.keys.join("` or `"));
+        Err(wrong("bind/open-size", format!("the size of `{open}` is open{about}"))
+            .found("no --axis, no config entry, no record and no shape tells it")
+            .help(match keys {
+                Some(keys) => {
+                    format!("give it with --axis {axis}=N, or with --config FILE that has `{keys}`")
+                }
+                None => format!("give it with --axis {axis}=N"),
+            })
+            .into())
     }
 
     /// Tells what the tensor holds, in words and as a picture, or for programs.
@@ -237,6 +281,14 @@ fn whole(layout: &OutputLayout, data: &[u8]) -> Vec<u8> {
         bytes[start..end].copy_from_slice(piece);
     }
     bytes
+}
+
+/// Returns whether `--part` means a parameter: its name, its name without `weight` or `bias`, the last word of that, or its
+/// role.
+fn is_called(mapping: &Mapping, param: &str, part: &str) -> bool {
+    let role = mapping.roles().param(param).map(|known| known.role.name());
+    let stem = param.strip_suffix(".weight").or_else(|| param.strip_suffix(".bias")).unwrap_or(param);
+    param == part || role == Some(part) || stem == part || stem.rsplit('.').next() == Some(part)
 }
 
 /// Finds a head of some parameters in another layout of the family.

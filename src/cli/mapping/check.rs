@@ -15,12 +15,14 @@ use qkvconv::format::open;
 use qkvconv::lint::against::{Coverage, Need, cover, listed};
 use qkvconv::lint::{Report, check};
 use qkvconv::mapping::{Mapping, read};
+use qkvconv::provenance::Provenance;
 use qkvconv::span::Source;
+use serde_json::Value;
 
 use crate::cli::Exit;
-use crate::cli::args::{OpenArgs, axis_size};
+use crate::cli::args::{OpenAllow, OpenArgs, axis_size};
 use crate::cli::progress::{Bar, catch_interrupts};
-use crate::cli::source::{config, open_options};
+use crate::cli::source::{open_options, read_text};
 use crate::cli::ui::Ui;
 
 /// The most bytes of a JSON list or of a header that are read.
@@ -32,14 +34,14 @@ const LONGEST_LIST: u64 = 100_000_000;
     after_help = "Without --against, every layout is tried with every other of the family on small models.
 
 Examples:
-  qkvconv mapping check my-model.json
+  qkvconv mapping check my-model.json another.json
   qkvconv mapping check --against model.safetensors --layout hf my-model.json
   qkvconv mapping check --against names.json my-model.json   where names.json is {\"NAME\": [2, 3]}"
 )]
 pub(in crate::cli) struct CheckArgs {
-    /// The mapping file.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    /// The mapping files; with --against one.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
 
     /// Hold a layout against the names and shapes of a checkpoint: SRC in any format, a safetensors file of which only the
     /// header is there, or JSON of names and shapes. Example: --against model.safetensors
@@ -52,6 +54,10 @@ pub(in crate::cli) struct CheckArgs {
 
     #[command(flatten)]
     open: OpenArgs,
+
+    /// Allow what is an error otherwise. Example: --allow outside-link
+    #[arg(long, value_name = "WHAT", requires = "against")]
+    allow: Vec<OpenAllow>,
 
     /// The size of an axis; may be given several times. Example: --axis h=12
     #[arg(long = "axis", value_name = "AXIS=SIZE", value_parser = axis_size, requires = "against")]
@@ -70,24 +76,56 @@ pub(in crate::cli) struct CheckArgs {
     json: bool,
 }
 
-/// Checks.
+/// Checks all files, each for itself.
 pub(super) fn run(ui: &Ui, args: &CheckArgs) -> Exit {
-    let source = match std::fs::read_to_string(&args.file) {
-        Ok(text) => Arc::new(Source { name: args.file.display().to_string(), text }),
-        Err(error) => return ui.fail(&io_error(&args.file, "read the mapping", &error).into()),
-    };
-    let done = match &args.against {
-        None => check_file(ui, args, &source),
-        Some(checkpoint) => check_against(ui, args, &source, checkpoint),
-    };
-    match done {
+    catch_interrupts();
+    match check_all(ui, args) {
         Ok(()) => Exit::Done,
         Err(errors) => ui.fail(&errors),
     }
 }
 
-fn check_file(ui: &Ui, args: &CheckArgs, source: &Arc<Source>) -> Result<(), Errors> {
-    catch_interrupts();
+fn check_all(ui: &Ui, args: &CheckArgs) -> Result<(), Errors> {
+    let mut errors = Collector::default();
+    if let Some(checkpoint) = &args.against {
+        let [file] = &args.files[..] else {
+            let error =
+                Diagnostic::error("usage/against", "--against holds one mapping file against a checkpoint");
+            let error = error.found(format!("{} mapping files", args.files.len()));
+            return Err(error.help("name one of them").into());
+        };
+        return check_against(ui, args, &read_source(file)?, checkpoint);
+    }
+    let mut documents = Vec::new();
+    for file in &args.files {
+        let done = read_source(file).and_then(|source| check_file(ui, args, &source, &mut documents));
+        if let Err(other) = done {
+            errors.extend(other);
+        }
+    }
+    // One file gives one document, several a list of them.
+    match &documents[..] {
+        [] => {}
+        [document] if args.files.len() == 1 => ui.document(&format!("{document:#}")),
+        all => ui.document(&format!("{:#}", Value::Array(all.to_vec()))),
+    }
+    errors.finish(()).map(|_| ())
+}
+
+fn read_source(file: &Path) -> Result<Arc<Source>, Errors> {
+    match read_text(file) {
+        Ok(text) => Ok(Arc::new(Source { name: file.display().to_string(), text })),
+        Err(error) => Err(io_error(file, "read the mapping", &error).into()),
+    }
+}
+
+/// Checks a file; with --json the report joins `documents`.
+fn check_file(
+    ui: &Ui,
+    args: &CheckArgs,
+    source: &Arc<Source>,
+    documents: &mut Vec<Value>,
+) -> Result<(), Errors> {
     let threads = args.threads.map_or(Limits::default().threads, Into::into);
     let bar = Bar::new(0, false);
     let report = match check(source, threads, &bar) {
@@ -97,13 +135,13 @@ fn check_file(ui: &Ui, args: &CheckArgs, source: &Arc<Source>) -> Result<(), Err
             if args.json {
                 let mut report = Report::default();
                 report.findings.extend(errors.diagnostics().iter().cloned().map(Into::into));
-                ui.document(&format!("{:#}", report.json()));
+                documents.push(report.json());
             }
             return Err(errors);
         }
     };
     if args.json {
-        ui.document(&format!("{:#}", report.json()));
+        documents.push(report.json());
     } else {
         summary(&report).iter().for_each(|line| ui.result(line));
     }
@@ -164,14 +202,15 @@ fn check_against(ui: &Ui, args: &CheckArgs, source: &Arc<Source>, checkpoint: &P
     let mapping = read(source)?;
     let chosen = chosen(&mapping, args.layout.as_deref())?;
     let catalog = names_of(args, checkpoint)?;
-    let mut errors = Collector::default();
+    let config_files = chosen.iter().map(|layout| layout.config_file());
+    let mut provenance = Provenance::read(checkpoint, args.config.as_deref(), config_files)?;
+    provenance.add_inside(&catalog);
     let mut coverages: Vec<Coverage> = Vec::new();
     for layout in chosen {
-        let config = config(args.config.as_deref(), checkpoint, layout.config_file(), &mut errors);
-        let options = BindOptions { axes: args.axes.clone(), config, ..BindOptions::default() };
+        let options =
+            BindOptions { axes: args.axes.clone(), provenance: provenance.clone(), ..BindOptions::default() };
         coverages.push(cover(&mapping, layout, &catalog, &options));
     }
-    let ((), _) = errors.finish(())?;
     coverages.sort_by_key(Coverage::rank);
     let Some(best) = coverages.first() else { return Ok(()) };
     if args.json {
@@ -232,7 +271,7 @@ fn names_of(args: &CheckArgs, path: &Path) -> Result<Catalog, Errors> {
     if let Some(catalog) = list_of(path)? {
         return Ok(catalog);
     }
-    Ok(open(path, &open_options(&args.open, false))?.catalog().clone())
+    Ok(open(path, &open_options(&args.open, &args.allow))?.catalog().clone())
 }
 
 /// Reads a JSON list of names and shapes, or the header of a safetensors file whose data is not there.
@@ -253,8 +292,8 @@ fn list_of(path: &Path) -> Result<Option<Catalog>, Errors> {
         let mut text = head.clone();
         text.extend(rest(size).map_err(fail)?);
         // The index of a sharded checkpoint is JSON too.
-        let is_index = serde_json::from_slice::<serde_json::Value>(&text)
-            .is_ok_and(|value| value.get("weight_map").is_some());
+        let is_index =
+            serde_json::from_slice::<Value>(&text).is_ok_and(|value| value.get("weight_map").is_some());
         return if is_index { Ok(None) } else { listed(path, &text).map(|(catalog, _)| Some(catalog)) };
     }
     let Some((length, b"{")) = head.split_first_chunk::<8>() else { return Ok(None) };

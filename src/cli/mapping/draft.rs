@@ -9,8 +9,8 @@ use qkvconv::exec::publish::{Existing, Guard};
 use qkvconv::format::open;
 
 use crate::cli::Exit;
-use crate::cli::args::OpenArgs;
-use crate::cli::source::open_options;
+use crate::cli::args::{OpenAllow, OpenArgs};
+use crate::cli::source::{open_options, read_text};
 use crate::cli::ui::Ui;
 
 /// Names of checkpoints that say nothing of the model; the folder's name then does.
@@ -42,8 +42,8 @@ pub(in crate::cli) struct DraftArgs {
     open: OpenArgs,
 
     /// Allow what is an error otherwise. Example: --allow outside-link
-    #[arg(long, value_name = "WHAT", value_parser = ["outside-link"])]
-    allow: Vec<String>,
+    #[arg(long, value_name = "WHAT")]
+    allow: Vec<OpenAllow>,
 }
 
 /// Writes the draft.
@@ -62,7 +62,7 @@ fn make(ui: &Ui, args: &DraftArgs) -> Result<(), Errors> {
     let (tensors, ties) = match list(&args.from) {
         Some(tensors) => (tensors, Vec::new()),
         None => {
-            let reader = open(&args.from, &open_options(&args.open, !args.allow.is_empty()))?;
+            let reader = open(&args.from, &open_options(&args.open, &args.allow))?;
             ui.warn(&reader.catalog().warnings);
             listed(reader.catalog())
         }
@@ -91,7 +91,7 @@ fn make(ui: &Ui, args: &DraftArgs) -> Result<(), Errors> {
 fn list(path: &Path) -> Option<Vec<qkvconv::draft::Tensor>> {
     // Anything else may be large: only headers of it are read.
     path.extension().filter(|ending| *ending == "json")?;
-    from_list(&std::fs::read_to_string(path).ok()?)
+    from_list(&read_text(path).ok()?)
 }
 
 /// Returns a name for the family: the checkpoint's, or its folder's where that says nothing.

@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use qkvconv::diag::{Collector, Diagnostic, Errors};
+use qkvconv::diag::{Diagnostic, Errors};
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::{Existing, Guard, io_error};
 use qkvconv::fold::fold_keys;
 use qkvconv::infer::{Inferred, Side, infer, merge};
+use qkvconv::provenance::Provenance;
 
 use crate::cli::Exit;
-use crate::cli::args::OpenArgs;
+use crate::cli::args::{OpenAllow, OpenArgs};
 use crate::cli::progress::{Bar, catch_interrupts};
-use crate::cli::source::{config, open_options};
+use crate::cli::source::{open_options, read_text};
 use crate::cli::ui::Ui;
 
 /// What to infer from, and where to write it.
@@ -50,6 +51,10 @@ pub(in crate::cli) struct InferArgs {
     #[command(flatten)]
     open: OpenArgs,
 
+    /// Allow what is an error otherwise. Example: --allow outside-link
+    #[arg(long, value_name = "WHAT")]
+    allow: Vec<OpenAllow>,
+
     /// The container that holds the weights in DST, as --root says it of SRC. Example: --to-root model
     #[arg(long, value_name = "NAME", help_heading = "Source")]
     to_root: Option<String>,
@@ -84,29 +89,32 @@ fn infer_from(ui: &Ui, args: &InferArgs) -> Result<Exit, Errors> {
         let error = Diagnostic::error("usage/layouts", "both layouts have one name");
         return Err(error.help("give --source-layout and --target-layout names that differ").into());
     }
-    let mut errors = Collector::default();
-    let mut side = |path: &Path, root: &Option<String>, named: &Option<PathBuf>, layout: &str| Side {
-        path: path.to_owned(),
-        open: open_options(&OpenArgs { root: root.clone(), ..args.open.clone() }, false),
-        config: config(named.as_deref(), path, "config.json", &mut errors),
-        layout: layout.to_owned(),
+    let side = |path: &Path, root: &Option<String>, named: &Option<PathBuf>, layout: &str| {
+        let provenance = Provenance::read(path, named.as_deref(), [])?;
+        Ok::<Side, Errors>(Side {
+            path: path.to_owned(),
+            open: open_options(&OpenArgs { root: root.clone(), ..args.open.clone() }, &args.allow),
+            config: provenance.within(None, &[]).config().cloned(),
+            layout: layout.to_owned(),
+        })
     };
-    let source = side(&args.source, &args.open.root, &args.config, &args.source_layout);
-    let target = side(&args.destination, &args.to_root, &args.to_config, &args.target_layout);
-    errors.finish(())?;
+    let source = side(&args.source, &args.open.root, &args.config, &args.source_layout)?;
+    let target = side(&args.destination, &args.to_root, &args.to_config, &args.target_layout)?;
     let mut guard = Guard::default();
-    let configs = [(&args.config, "a config"), (&args.to_config, "a config")];
-    let configs = configs.into_iter().filter_map(|(path, what)| Some((path.as_ref()?, what)));
-    for (path, what) in [(&args.source, "SRC"), (&args.destination, "DST")].into_iter().chain(configs) {
+    for (what, path, config) in
+        [("SRC", &args.source, &args.config), ("DST", &args.destination, &args.to_config)]
+    {
         guard.reads(what, path);
+        let configs = Provenance::files(path, config.as_deref(), []);
+        configs.iter().for_each(|path| guard.reads("a config", path));
     }
     const ANOTHER: Existing =
         Existing::Kept("name another file, or add the layouts to this one with `--into`");
     let (output, before) = match (&args.output, &args.into) {
         (Some(path), _) => (Some(guard.open("the mapping", path, ANOTHER)?), None),
         (None, Some(path)) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Errors::from(io_error(path, "read the mapping", &error)))?;
+            let text =
+                read_text(path).map_err(|error| Errors::from(io_error(path, "read the mapping", &error)))?;
             (Some(guard.open("the mapping", path, Existing::Replaced)?), Some(text))
         }
         (None, None) => (None, None),

@@ -1,12 +1,14 @@
 //! What a publication would replace or remove, and what of it is not to be touched.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::system::{is_same, is_there};
 use super::{Destination, Place, Staging};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::format::output::OutputLayout;
+use crate::format::pieces::is_shard_of;
 use crate::format::shards::{index_name, named_shards, single_name};
 use crate::format::{Format, shown};
 
@@ -79,6 +81,17 @@ impl Staging {
             self.old_index = Some(index);
         }
         old.insert(single_name(format).to_owned());
+        if !format.has_index() {
+            // Their names alone hold the parts together.
+            let single = Path::new(single_name(format));
+            let part = |text: Option<&std::ffi::OsStr>| {
+                text.and_then(|text| text.to_str()).unwrap_or_default().to_owned()
+            };
+            let (stem, ending) = (part(single.file_stem()), part(single.extension()));
+            let names = fs::read_dir(folder).into_iter().flatten().flatten();
+            let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+            old.extend(names.filter(|name| is_shard_of(name, &stem, &ending)));
+        }
         let is_old = |name: &String| {
             let path = folder.join(name);
             is_there(&path) && !outputs.contains(&path)

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
+use serde_json::{Number, Value};
 
 use crate::diag::{Collector, Diagnostic, Errors};
+use crate::format::facts::LONGEST_LIST;
 use crate::format::store::{OpenFile, RangeReader};
 use crate::format::{io_error, shown};
 
@@ -15,6 +17,12 @@ use crate::format::{io_error, shown};
 pub(super) const ALIGNMENT: &str = "general.alignment";
 /// The alignment where nothing is said (the same text).
 pub(super) const DEFAULT_ALIGNMENT: u64 = 32;
+/// The metadata of one of several files: what all keys begin with, its number from 0, how many files and how many tensors
+/// there are. (ggml-org/llama.cpp, `src/llama-arch.cpp`)
+pub(super) const SPLIT: &str = "split.";
+pub(super) const SPLIT_NUMBER: &str = "split.no";
+pub(super) const SPLIT_COUNT: &str = "split.count";
+pub(super) const SPLIT_TENSORS: &str = "split.tensors.count";
 /// The most bytes of a metadata key (the same text).
 pub(super) const LONGEST_KEY: u64 = 65_535;
 /// The most bytes of a tensor's name that is read; ggml takes far fewer.
@@ -28,6 +36,14 @@ const LONGEST_TEXT: u64 = 1 << 20;
 
 const DAMAGED: &str = "the file is damaged or was not written whole: fetch or write it again";
 
+/// The types of metadata that are told apart by more than their width (`gguf_metadata_value_type`, the same text).
+const WORD: u32 = 4;
+const F32: u32 = 6;
+const BOOL: u32 = 7;
+const STRING: u32 = 8;
+const ARRAY: u32 = 9;
+const F64: u32 = 12;
+
 /// A metadata entry.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Field {
@@ -37,6 +53,8 @@ pub(super) struct Field {
     pub(super) bytes: Range<u64>,
     /// A number, truth value or string as text; `None` for an array, and for a string that is no text or very long.
     pub(super) text: Option<String>,
+    /// The same as JSON, an array of a few items too.
+    pub(super) value: Option<Value>,
     /// The value, where it is a 32-bit unsigned integer.
     pub(super) word: Option<u32>,
 }
@@ -117,6 +135,17 @@ pub(super) fn read(file: &Arc<OpenFile>, out: &mut Collector) -> Result<Header, 
     // Both are far below 2⁶³: the position is in the file, the alignment below 2³².
     let data_start = input.position.next_multiple_of(alignment);
     Ok(Header { big_endian: input.big_endian, fields, infos, alignment, data_start })
+}
+
+/// Returns a metadata value of that type as JSON; the decimal digits of a number are those that tell it from others of its
+/// own precision. JSON has no infinity.
+fn json(kind: u32, text: &str) -> Option<Value> {
+    match kind {
+        STRING => Some(text.into()),
+        BOOL => Some((text == "true").into()),
+        F32 | F64 => text.parse().ok().and_then(Number::from_f64).map(Value::Number),
+        _ => text.parse().ok().map(Value::Number),
+    }
 }
 
 /// The file from its start, with a position that stays inside it.
@@ -227,42 +256,44 @@ impl Input<'_> {
         let key = self.text(LONGEST_KEY, "a key of the metadata")?;
         let what = format!("the metadata entry `{}`", shown(&key));
         let kind = self.u32(&what)?;
-        let mut word = None;
-        let text = match kind {
+        let (text, value) = if kind == ARRAY {
+            (None, self.items(&what, 1)?)
+        } else {
+            let text = self.scalar(kind, &what)?;
+            let value = text.as_deref().and_then(|text| json(kind, text));
+            (text, value)
+        };
+        let word = text.as_deref().filter(|_| kind == WORD).and_then(|text| text.parse().ok());
+        Ok(Field { key, bytes: start..self.position, text, value, word })
+    }
+
+    /// Reads a number, a truth value or a string as text; nothing for a string that is no text or very long.
+    fn scalar(&mut self, kind: u32, what: &str) -> Result<Option<String>, Errors> {
+        Ok(Some(match kind {
             // The numbers are those of `gguf_metadata_value_type` (ggml-org/ggml, `docs/gguf.md`).
-            0 => Some(u8::from_le_bytes(self.array(&what)?).to_string()),
-            1 => Some(i8::from_le_bytes(self.array(&what)?).to_string()),
-            2 => Some(self.u16(&what)?.to_string()),
-            3 => Some(self.u16(&what)?.cast_signed().to_string()),
-            4 => {
-                let value = self.u32(&what)?;
-                word = Some(value);
-                Some(value.to_string())
-            }
-            5 => Some(self.u32(&what)?.cast_signed().to_string()),
-            6 => Some(f32::from_bits(self.u32(&what)?).to_string()),
-            7 => Some((self.array::<1>(&what)? != [0]).to_string()),
-            8 => {
-                let length = self.u64(&what)?;
+            0 => u8::from_le_bytes(self.array(what)?).to_string(),
+            1 => i8::from_le_bytes(self.array(what)?).to_string(),
+            2 => self.u16(what)?.to_string(),
+            3 => self.u16(what)?.cast_signed().to_string(),
+            WORD => self.u32(what)?.to_string(),
+            5 => self.u32(what)?.cast_signed().to_string(),
+            F32 => f32::from_bits(self.u32(what)?).to_string(),
+            BOOL => (self.array::<1>(what)? != [0]).to_string(),
+            STRING => {
+                let length = self.u64(what)?;
                 if length <= LONGEST_TEXT {
-                    String::from_utf8(self.bytes(length, &what)?).ok()
-                } else {
-                    self.skip(length, &what)?;
-                    None
+                    return Ok(String::from_utf8(self.bytes(length, what)?).ok());
                 }
+                self.skip(length, what)?;
+                return Ok(None);
             }
-            9 => {
-                self.skip_array(&what, 1)?;
-                None
-            }
-            10 => Some(self.u64(&what)?.to_string()),
-            11 => Some(self.u64(&what)?.cast_signed().to_string()),
-            12 => Some(f64::from_bits(self.u64(&what)?).to_string()),
+            10 => self.u64(what)?.to_string(),
+            11 => self.u64(what)?.cast_signed().to_string(),
+            F64 => f64::from_bits(self.u64(what)?).to_string(),
             other => {
                 return Err(self.bad(&format!("{what} is of the type {other}, which is not known")).into());
             }
-        };
-        Ok(Field { key, bytes: start..self.position, text, word })
+        }))
     }
 
     fn u16(&mut self, what: &str) -> Result<u16, Errors> {
@@ -270,38 +301,48 @@ impl Input<'_> {
         Ok(if self.big_endian { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
     }
 
-    /// Passes over an array's type, count and elements.
-    fn skip_array(&mut self, what: &str, depth: u32) -> Result<(), Errors> {
+    /// Reads an array's type, count and elements; of a long one nothing is kept.
+    fn items(&mut self, what: &str, depth: u32) -> Result<Option<Value>, Errors> {
         if depth > DEEPEST {
             return Err(self.bad(&format!("{what} nests arrays more than {DEEPEST} deep")).into());
         }
         let kind = self.u32(what)?;
         let count = self.u64(what)?;
         let width: u64 = match kind {
-            0 | 1 | 7 => 1,
+            0 | 1 | BOOL => 1,
             2 | 3 => 2,
-            4..=6 => 4,
-            10..=12 => 8,
-            8 | 9 => {
-                // Each takes at least the bytes of its length.
-                self.has(count.saturating_mul(8), what)?;
-                for _ in 0..count {
-                    if kind == 9 {
-                        self.skip_array(what, depth + 1)?;
-                    } else {
-                        let length = self.u64(what)?;
-                        self.skip(length, what)?;
-                    }
-                }
-                return Ok(());
-            }
+            WORD | 5 | F32 => 4,
+            // Each takes at least the bytes of its length.
+            STRING | ARRAY | 10 | 11 | F64 => 8,
             other => {
                 return Err(self
                     .bad(&format!("{what} is an array of the type {other}, which is not known"))
                     .into());
             }
         };
-        self.skip(count.saturating_mul(width), what)
+        let length = count.saturating_mul(width);
+        self.has(length, what)?;
+        let is_kept = count <= LONGEST_LIST as u64;
+        if !is_kept && !matches!(kind, STRING | ARRAY) {
+            self.skip(length, what)?;
+            return Ok(None);
+        }
+        let mut items = Vec::new();
+        for _ in 0..count {
+            let item = if kind == ARRAY {
+                self.items(what, depth + 1)?
+            } else if is_kept {
+                self.scalar(kind, what)?.and_then(|text| json(kind, &text))
+            } else {
+                let length = self.u64(what)?;
+                self.skip(length, what)?;
+                None
+            };
+            if is_kept {
+                items.push(item.unwrap_or(Value::Null));
+            }
+        }
+        Ok(is_kept.then_some(Value::Array(items)))
     }
 
     fn info(&mut self) -> Result<Info, Errors> {

@@ -7,7 +7,9 @@ use super::types;
 use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
+use crate::format::facts;
 use crate::format::part::Part;
+use crate::format::pieces::{Membership, Split};
 use crate::format::store::{OpenFile, Spool, copy_swapped};
 use crate::format::{Format, OpenOptions};
 
@@ -32,8 +34,11 @@ pub(in crate::format) fn read(
     let header = header::read(file, out)?;
     let mut part = Part::of(Format::Gguf, file);
     // What a file of several says of its number among them holds no longer for the whole.
-    let fields = header.fields.iter().filter(|field| !field.key.starts_with("split."));
+    let fields = header.fields.iter().filter(|field| !field.key.starts_with(header::SPLIT));
+    let facts = header.fields.iter();
+    part.facts = facts::of_entries(facts.filter_map(|field| Some((field.key.clone(), field.value.clone()?))));
     part.metadata = fields.filter_map(|field| Some((field.key.clone(), field.text.clone()?))).collect();
+    part.member = split(&header);
     let fail = |code, message: String, key: &str| {
         Diagnostic::error(code, message).file(&file.path).tensor(key).help(DAMAGED)
     };
@@ -76,6 +81,17 @@ pub(in crate::format) fn read(
         part.add_store(Arc::new(spool));
     }
     Ok(part)
+}
+
+/// Returns what a file says of the others that belong to it. The numbers are of whatever type a writer chose.
+fn split(header: &Header) -> Option<Membership> {
+    let number = |key: &str| {
+        let field = header.fields.iter().find(|field| field.key == key)?;
+        field.text.as_ref()?.parse::<u64>().ok()
+    };
+    let count = number(header::SPLIT_COUNT).filter(|count| *count > 1)?;
+    let tensors = number(header::SPLIT_TENSORS);
+    Some(Membership::Split(Split { number: number(header::SPLIT_NUMBER).unwrap_or(0), count, tensors }))
 }
 
 /// Finds a tensor's type, shape and place; the error is a code and what is wrong.

@@ -75,6 +75,8 @@ fn a_small_file_is_read_and_no_part_of_it_is_missed() {
         reader.catalog().tensors.iter().map(|t| (t.key.as_str(), t.dtype, &t.shape[..])).collect();
     assert_eq!(found, [("w", Dtype::F32, &[2, 3][..]), ("q", Dtype::Q8_0, &[32]), ("h", Dtype::F16, &[])]);
     assert_eq!((reader.catalog().metadata["a.float"].as_str(), reader.catalog().metadata.len()), ("0.5", 2));
+    let [(_, facts)] = &reader.catalog().facts[..] else { panic!("facts of one file") };
+    assert_eq!(facts["a.float"], 0.5);
     assert!(reader.catalog().warnings.is_empty());
     for length in 4..bytes.len() {
         assert!(open_bytes(&bytes[..length]).is_err(), "{length}");
@@ -191,7 +193,7 @@ fn written(
     let metadata: BTreeMap<String, String> =
         metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     let mut out = Collector::default();
-    let layout = lay_out(tensors, &sizes, &metadata, template, &mut out)?;
+    let layout = lay_out(tensors, &sizes, &metadata, template, None, &mut out)?;
     out.finish(layout)
 }
 
@@ -309,4 +311,84 @@ fn what_gguf_cannot_hold_is_refused_by_name() {
     let large = [tensor("a", Dtype::F64, &[u64::MAX]); 3];
     let errors = written(&large, &[], None).err().expect("refused");
     assert_eq!(errors.diagnostics()[0].code, "format/shape-overflow");
+}
+
+/// One of several files, with one tensor of 32 bytes.
+fn part(number: u16, count: u16, tensors: i32, key: &str) -> Vec<u8> {
+    let fields = [
+        field("split.no", 2, &number.to_le_bytes()),
+        field("split.count", 2, &count.to_le_bytes()),
+        field("split.tensors.count", 5, &tensors.to_le_bytes()),
+    ];
+    file(&fields, &[info(key, &[8], 0, 0)], &[number as u8; 32])
+}
+
+#[test]
+fn the_parts_of_a_model_are_read_together_or_not_at_all() {
+    let folder = tempfile::tempdir().expect("folder");
+    let name = |number: u16| format!("a-0000{number}-of-00003.gguf");
+    for number in 0..2 {
+        put(folder.path(), &name(number + 1), &part(number, 3, 3, &format!("t{number}")));
+    }
+    for path in [folder.path().join(name(2)), folder.path().to_owned()] {
+        let result = open_plain(&path);
+        assert_eq!(codes(&result), ["format/missing-shard"]);
+        assert!(super::super::testing::text(&result).contains("a-00003-of-00003.gguf"));
+    }
+    put(folder.path(), &name(3), &part(2, 3, 3, "t2"));
+    for path in [folder.path().join(name(2)), folder.path().to_owned()] {
+        let reader = open_plain(&path).expect("opens");
+        let keys: Vec<&str> = reader.catalog().tensors.iter().map(|tensor| tensor.key.as_str()).collect();
+        assert_eq!((keys, reader.catalog().metadata.len()), (vec!["t0", "t1", "t2"], 0));
+    }
+    put(folder.path(), &name(3), &part(2, 3, 4, "t2"));
+    put(folder.path(), &name(1), &part(0, 3, 4, "t0"));
+    let result = open_plain(folder.path());
+    assert!(super::super::testing::text(&result).contains("hold 3 tensors and say that they hold 4"));
+    // Under another name it is still a part.
+    let renamed = put(folder.path(), "renamed.gguf", &part(1, 3, 3, "t1"));
+    let result = open_plain(&renamed);
+    assert_eq!(codes(&result), ["format/missing-shard"]);
+    assert!(super::super::testing::text(&result).contains("part 2 of 3"));
+    let options = crate::format::OpenOptions { allow_incomplete: true, ..Default::default() };
+    assert!(crate::format::open(&renamed, &options).is_ok());
+    // A name that lies.
+    let twice = tempfile::tempdir().expect("folder");
+    for number in 1..3 {
+        put(twice.path(), &format!("a-{number}-of-2.gguf"), &part(0, 2, 2, &format!("t{number}")));
+    }
+    assert_eq!(codes(&open_plain(twice.path())), ["format/missing-shard"]);
+}
+
+#[test]
+fn the_first_of_several_files_holds_the_metadata() {
+    use crate::format::output::{OutputOptions, lay_out};
+    let folder = tempfile::tempdir().expect("folder");
+    let alignment = field("general.alignment", 4, &256_u32.to_le_bytes());
+    let path = template(folder.path(), &[field("general.architecture", 8, &text("llama")), alignment]);
+    let tensors =
+        [tensor("a", Dtype::F32, &[3]), tensor("b", Dtype::F32, &[5]), tensor("c", Dtype::BF16, &[2, 3])];
+    let metadata = BTreeMap::from([("qkvconv".to_owned(), "new".to_owned())]);
+    let options =
+        OutputOptions { format: crate::format::Format::Gguf, max_shard_size: Some(20), template: Some(path) };
+    let layout = lay_out(&tensors, &metadata, &options).expect("lays out");
+    assert_eq!((layout.files.len(), layout.index.is_none()), (3, true));
+    let out = tempfile::tempdir().expect("folder");
+    for output in &layout.files {
+        let mut bytes = output.pieces[0].1.clone();
+        bytes.resize(output.size as usize, 0);
+        put(out.path(), &output.name, &bytes);
+    }
+    let entries: Vec<u8> = layout.files.iter().map(|file| file.pieces[0].1[16]).collect();
+    assert_eq!(entries, [6, 3, 3]);
+    let reader = open_plain(&out.path().join("model-00002-of-00003.gguf")).expect("opens");
+    let catalog = reader.catalog();
+    let keys: Vec<&str> = catalog.tensors.iter().map(|tensor| tensor.key.as_str()).collect();
+    assert_eq!(keys, ["a", "b", "c"]);
+    assert_eq!(
+        (catalog.metadata["general.architecture"].as_str(), catalog.metadata["qkvconv"].as_str()),
+        ("llama", "new")
+    );
+    let offsets: Vec<u64> = layout.placements.iter().map(|place| place.offset % 256).collect();
+    assert_eq!((offsets[0], catalog.warnings.len()), (0, 0));
 }

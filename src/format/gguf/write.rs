@@ -9,6 +9,7 @@ use super::{header, types};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
 use crate::format::output::{FileLayout, OutputTensor};
+use crate::format::pieces::Split;
 use crate::format::store::OpenFile;
 
 /// The metadata key of this program's own record.
@@ -17,13 +18,18 @@ const IDENTITY: &str = "qkvconv";
 const LONGEST_NAME: usize = 63;
 /// The most dimensions (GGML_MAX_DIMS, the same file).
 const MOST_DIMS: usize = 4;
-/// The number of strings among the types of metadata (ggml-org/ggml, `docs/gguf.md`).
+/// The numbers of strings and of two integers among the types of metadata (ggml-org/ggml, `docs/gguf.md`).
 const STRING: u32 = 8;
+const UINT16: u32 = 2;
+const INT32: u32 = 5;
 
 /// Lays out one file, version 3, little-endian, the tensors in the order given.
 ///
 /// The metadata is that of the template, byte for byte, with this program's own entry. Without a template no loader takes
 /// the file as a model, which is said in a warning.
+///
+/// Of several files the first holds all metadata and the others only what says that they are parts, as the programs of
+/// llama.cpp write and read them (ggml-org/llama.cpp, `tools/gguf-split/gguf-split.cpp`, `src/llama-model-loader.cpp`).
 ///
 /// Refused are types that GGUF lacks, names of more than 63 bytes, more than 4 dimensions, tensors without elements (ggml
 /// divides by their sizes), and rows that are no whole blocks.
@@ -32,12 +38,16 @@ pub(in crate::format) fn lay_out(
     sizes: &[u64],
     metadata: &BTreeMap<String, String>,
     template: Option<&Path>,
+    split: Option<Split>,
     out: &mut Collector,
 ) -> Result<FileLayout, Errors> {
     for tensor in tensors {
         check(tensor, out);
     }
+    let is_first = split.is_none_or(|split| split.number == 0);
     let taken = match template {
+        // The alignment is one of the first file's entries, so that in the others the usual one holds.
+        _ if !is_first => Taken::default(),
         Some(path) => Taken::read(path)?,
         None => {
             let message = "the GGUF file has no metadata of a model (`general.architecture` and what follows from it), \
@@ -48,15 +58,21 @@ pub(in crate::format) fn lay_out(
         }
     };
     let own: Vec<(&String, &String)> =
-        metadata.iter().filter(|(key, value)| taken.lacks(key, value)).collect();
+        metadata.iter().filter(|(key, value)| is_first && taken.lacks(key, value)).collect();
+    let parts = split.map_or(Vec::new(), entries);
     let mut header = b"GGUF\x03\0\0\0".to_vec();
     header.extend((tensors.len() as u64).to_le_bytes());
-    header.extend((taken.fields as u64 + own.len() as u64).to_le_bytes());
+    header.extend(((taken.fields + own.len() + parts.len()) as u64).to_le_bytes());
     header.extend(&taken.bytes);
     for (key, value) in own {
         push_text(&mut header, key);
         header.extend(STRING.to_le_bytes());
         push_text(&mut header, value);
+    }
+    for (key, kind, value) in &parts {
+        push_text(&mut header, key);
+        header.extend(kind.to_le_bytes());
+        header.extend(value);
     }
     let mut offsets = Vec::with_capacity(tensors.len());
     let mut end = Some(0_u64);
@@ -81,6 +97,18 @@ pub(in crate::format) fn lay_out(
     Ok(FileLayout { pieces: vec![(0, header)], size, checksums: Vec::new(), offsets })
 }
 
+/// Returns the metadata of one of several files: keys, types and values.
+fn entries(split: Split) -> Vec<(&'static str, u32, Vec<u8>)> {
+    // Types as gguf-split writes them; the number of files was checked.
+    let short = |number: u64| u16::try_from(number).unwrap_or(u16::MAX).to_le_bytes().to_vec();
+    let tensors = i32::try_from(split.tensors.unwrap_or(0)).unwrap_or(i32::MAX).to_le_bytes().to_vec();
+    vec![
+        (header::SPLIT_NUMBER, UINT16, short(split.number)),
+        (header::SPLIT_COUNT, UINT16, short(split.count)),
+        (header::SPLIT_TENSORS, INT32, tensors),
+    ]
+}
+
 fn push_text(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend((text.len() as u64).to_le_bytes());
     bytes.extend(text.as_bytes());
@@ -96,7 +124,7 @@ fn check(tensor: &OutputTensor<'_>, out: &mut Collector) {
     if types::number(dtype).is_none() {
         let message =
             format!("GGUF has no type for {dtype}; it has {} and quantised ones", types::plain_names());
-        fail(message, "leave the tensor out with --drop, or choose another format");
+        fail(message, "choose another format");
     } else if dtype == Dtype::BF16 && shape.is_empty() {
         fail("gguf-py reads no BF16 tensor without dimensions".to_owned(), "cast with --dtype f32");
     } else if dtype.is_quantised() && !shape.last().is_some_and(|row| row.is_multiple_of(elements)) {
@@ -113,7 +141,7 @@ fn check(tensor: &OutputTensor<'_>, out: &mut Collector) {
         fail(message, "choose a layout with fewer dimensions, or another format");
     }
     if shape.contains(&0) {
-        fail(format!("its shape {shape:?} has no elements"), "leave the tensor out with --drop");
+        fail(format!("its shape {shape:?} has no elements"), "choose another format");
     }
 }
 
@@ -145,9 +173,9 @@ impl Taken {
             return Err(diagnostic.help("give a little-endian one with --template").into());
         }
         let mut taken = Taken { alignment: header.alignment, ..Taken::default() };
-        // This program's entry is written anew, and the output is one file whatever the template was a part of.
+        // This program's entry is written anew, and what the template was a part of says nothing of the output.
         let fields = header.fields.iter();
-        for field in fields.filter(|field| field.key != IDENTITY && !field.key.starts_with("split.")) {
+        for field in fields.filter(|field| field.key != IDENTITY && !field.key.starts_with(header::SPLIT)) {
             let length = field.bytes.end - field.bytes.start;
             taken.bytes.extend(file.bytes(field.bytes.start, length)?);
             taken.fields += 1;
@@ -170,6 +198,6 @@ impl Taken {
         let is_typed = value.parse::<f64>().is_ok() || matches!(value, "true" | "false");
         let is_key =
             key.contains('.') && key.split('.').all(segment) && key.len() as u64 <= header::LONGEST_KEY;
-        is_key && !is_typed && !key.starts_with("split.") && !self.keys.contains(key)
+        is_key && !is_typed && !key.starts_with(header::SPLIT) && !self.keys.contains(key)
     }
 }

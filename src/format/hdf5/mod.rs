@@ -5,16 +5,36 @@
 //! compressed is decoded by it. New files are laid out here, in the old structures that h5py writes too by default.
 
 mod dtype;
+mod follow;
 mod image;
 mod keras;
+mod links;
 mod place;
 mod read;
 mod region;
 mod walk;
 pub(super) mod write;
 
+use super::store::OpenFile;
+use crate::diag::Errors;
 pub(super) use keras::read_keras;
 pub(super) use read::read;
+
+/// What an HDF5 file begins with, at its start or behind a user block of 512, 1024, 2048, … bytes.
+/// (HDF Group, "HDF5 File Format Specification Version 3.0", II.A)
+const SIGNATURE: &[u8; 8] = b"\x89HDF\r\n\x1a\n";
+
+/// Returns where the HDF5 file begins in a file, if it is one.
+pub(super) fn superblock(file: &OpenFile) -> Result<Option<u64>, Errors> {
+    let mut at = 0;
+    while file.size.checked_sub(8).is_some_and(|last| at <= last) {
+        if file.bytes(at, 8)? == SIGNATURE {
+            return Ok(Some(at));
+        }
+        at = if at == 0 { 512 } else { at.saturating_mul(2) };
+    }
+    Ok(None)
+}
 
 /// How many groups may stand inside each other, in files that are read and written; it ends walks in circles.
 const DEEPEST: usize = 128;

@@ -3,16 +3,21 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hdf5_pure::{ChunkCacheConfig, Dataset, File, FileAccessProperties, Group};
+use serde_json::Value;
 
+use super::follow::Others;
+use super::links::links;
 use super::place::{DAMAGED, Place, most_decoded};
 use super::region::{Region, Structures};
 use super::walk::{Found, Tensor, said, walk};
 use super::{LAYER_NAMES, VARS, numbered};
 use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, Errors};
+use crate::format::facts;
 use crate::format::part::Part;
 use crate::format::root::{Content, Descent, Leaf, choose};
 use crate::format::store::{Decode, OpenFile, Spool, Store, copy_swapped};
@@ -29,7 +34,7 @@ pub(in crate::format) fn read(
 }
 
 /// Returns whether a tensor is a single number, such as a step.
-fn is_number(tensor: &Tensor) -> bool {
+fn is_number(_name: &str, tensor: &Tensor) -> bool {
     tensor.as_ref().is_ok_and(|found| found.shape.is_empty())
 }
 
@@ -44,10 +49,12 @@ pub(super) fn read_region(
     let Some(path) = part.files.first().map(|file| file.path.clone()) else { return Ok(part) };
     let fail = |message: String| Diagnostic::error("format/hdf5", message).file(&path).help(DAMAGED);
     let unreadable = |what: String| Errors::from(fail(format!("the HDF5 file cannot be read: {what}")));
-    let (metadata, ordered, mut leaves) =
-        guard(|| structures(region, options)).and_then(|found| found).map_err(unreadable)?;
+    let mut others = Others::new(options);
+    let Structure { metadata, facts, ordered, mut leaves } =
+        guard(|| structures(&path, region, &mut others)).and_then(|found| found).map_err(unreadable)?;
     region.opened();
     part.metadata = metadata;
+    part.facts = part.facts.or(facts);
     let keras3 = is_keras3(&leaves);
     if keras3 && options.root.is_none() {
         leave_out_optimizer(&mut leaves);
@@ -56,11 +63,18 @@ pub(super) fn read_region(
     let descent = if keras3 || ordered { Descent::Asked } else { Descent::Alone(&is_number) };
     let chosen = choose(&path, leaves, "/", descent, options, out)?;
     let mut spool = Spool::new();
-    let limit = most_decoded(region);
+    let mut limit = most_decoded(region);
+    let mut stores = vec![(Arc::clone(region), store)];
+    for (file, region) in others.files {
+        limit = limit.saturating_add(most_decoded(&region));
+        stores.push((region, part.stores.len()));
+        part.stores.push((part.files.len(), Arc::clone(&file) as Arc<dyn Store>));
+        part.files.push(file);
+    }
     let mut left = limit;
     let next = part.stores.len();
     for (key, tensor) in chosen {
-        match tensor.map(|found| tensor_of(&key, found, (store, next), region, &mut spool, &mut left)) {
+        match tensor.map(|found| tensor_of(&key, found, (&stores, next), &mut spool, &mut left)) {
             Ok(Some(tensor)) => part.tensors.push(tensor),
             Ok(None) => {
                 let message = format!(
@@ -69,7 +83,7 @@ pub(super) fn read_region(
                 );
                 out.push(fail(message).tensor(key));
             }
-            Err(diagnostic) => out.push(diagnostic.file(&path).tensor(key)),
+            Err(diagnostic) => part.refuse(key, *diagnostic, out),
         }
     }
     if !spool.is_empty() {
@@ -84,29 +98,60 @@ fn guard<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| "it holds a number that is out of all bounds".to_owned())
 }
 
-/// What the structures of a file tell: the metadata, whether the root names its layers, and all that is in its groups.
-type Structure = (BTreeMap<String, String>, bool, Vec<Leaf<Tensor>>);
+/// What the structures of a file tell.
+pub(super) struct Structure {
+    pub(super) metadata: BTreeMap<String, String>,
+    /// The texts among the root's attributes, those that are JSON parsed; the configuration of a model is one.
+    pub(super) facts: Option<Value>,
+    /// Whether the root names its layers.
+    pub(super) ordered: bool,
+    /// All that is in its groups.
+    pub(super) leaves: Vec<Leaf<Tensor>>,
+}
 
-fn structures(region: &Arc<Region>, options: &OpenOptions) -> Result<Structure, String> {
+/// Reads the structures of the file of that path, and of those that its links lead to.
+pub(super) fn structures(
+    path: &Path,
+    region: &Arc<Region>,
+    others: &mut Others<'_>,
+) -> Result<Structure, String> {
     // Each chunk is read once, so that none is kept.
     let cache = ChunkCacheConfig::new().with_max_bytes(0).with_max_slots(0);
     let properties = FileAccessProperties::new().with_chunk_cache(cache);
     let hdf5 = File::from_source_with_options(Structures(Arc::clone(region)), properties);
-    let root = hdf5.map_err(|error| said(&error))?.root();
-    let (metadata, ordered) = attributes(&root)?;
-    Ok((metadata, ordered, walk(root, region, options)?))
+    let hdf5 = hdf5.map_err(|error| said(&error))?;
+    let root = hdf5.root();
+    let (metadata, facts, ordered) = attributes(&root)?;
+    let superblock = hdf5.superblock();
+    let links = links(&Structures(Arc::clone(region)), superblock)?;
+    let places = links.iter().filter_map(|link| link.place).collect();
+    region.hide(places, superblock.base_address.get(), usize::from(superblock.offset_size));
+    let mut leaves = walk(root, region, others.options)?;
+    others.follow(path, &links, &mut leaves)?;
+    Ok(Structure { metadata, facts, ordered, leaves })
 }
 
-/// Returns the texts among the root's attributes, and whether it names its layers. What describes a whole Keras model
-/// (its classes, its optimizer) does not belong to weights and is left out.
-fn attributes(root: &Group) -> Result<(BTreeMap<String, String>, bool), String> {
+/// What the root's attributes say: the metadata, the facts, and whether they name its layers.
+type Attributes = (BTreeMap<String, String>, Option<Value>, bool);
+
+/// Returns the texts among the root's attributes, as metadata and as facts, and whether it names its layers. What describes a whole Keras model
+/// (its classes, its optimizer) does not belong to weights and is no metadata.
+fn attributes(root: &Group) -> Result<Attributes, String> {
     let all = root.attrs().map_err(|error| said(&error))?;
     let ordered = all.contains_key(LAYER_NAMES) || all.contains_key(&numbered(LAYER_NAMES, 0));
     let listed = |name: &str| name.starts_with(LAYER_NAMES) || name.starts_with(super::WEIGHT_NAMES);
     let of_model = |name: &str| matches!(name, "model_config" | "training_config");
-    let texts = all.iter().filter(|(name, _)| !listed(name) && !of_model(name));
-    let metadata = texts.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())));
-    Ok((metadata.collect(), ordered))
+    let mut texts: Vec<(&String, &str)> = all
+        .iter()
+        .filter(|(name, _)| !listed(name))
+        .filter_map(|(name, value)| Some((name, value.as_str()?)))
+        .collect();
+    texts.sort_unstable();
+    let parsed = texts.iter().filter_map(|(name, text)| Some(((*name).clone(), facts::parsed(text)?)));
+    let facts = facts::of_entries(parsed);
+    let own = texts.into_iter().filter(|(name, _)| !of_model(name));
+    let metadata = own.map(|(name, text)| (name.clone(), text.to_owned())).collect();
+    Ok((metadata, facts, ordered))
 }
 
 /// Returns whether it is a weights file of Keras 3: variables are in groups of that name.
@@ -130,12 +175,11 @@ fn leave_out_optimizer(leaves: &mut Vec<Leaf<Tensor>>) {
 fn tensor_of(
     key: &str,
     found: Found,
-    (store, spooled): (usize, usize),
-    region: &Arc<Region>,
+    (stores, spooled): (&[(Arc<Region>, usize)], usize),
     spool: &mut Spool,
     left: &mut u64,
 ) -> Option<TensorMeta> {
-    let Found { dtype, shape, swap, place } = found;
+    let Found { dtype, shape, swap, place, region } = found;
     let elements = shape.iter().try_fold(1_u64, |product, &size| product.checked_mul(size));
     let length = elements.and_then(|elements| dtype.byte_len(elements))?;
     let mut decoded = |decode: Decode| {
@@ -143,9 +187,11 @@ fn tensor_of(
         Some((spooled, spool.push(length, decode)))
     };
     let (file, offset) = match place {
-        Place::At(offset) if swap == 1 => (store, region.place(offset, length)?),
+        Place::At(offset) if swap == 1 => {
+            let (_, store) = stores.iter().find(|(other, _)| Arc::ptr_eq(other, &region))?;
+            (*store, region.place(offset, length)?)
+        }
         Place::At(offset) => {
-            let region = Arc::clone(region);
             decoded(Box::new(move |to| copy_swapped(&mut region.reader(offset, length), to, swap)))?
         }
         Place::Decoded(dataset, rows) => {
@@ -179,8 +225,6 @@ fn decode(dataset: &Dataset, count: u64, rows: u64, swap: usize, to: &mut dyn Wr
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::dtype::Dtype;
     use crate::format::output::OutputTensor;

@@ -1,8 +1,8 @@
 //! The bytes of an HDF5 file, which may be a part of another file, for the crate that reads the structures.
 
 use std::io::{self, Read};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use hdf5_pure::{FormatError, Source};
 
@@ -25,13 +25,23 @@ pub(super) struct Region {
     /// What may still be read while the file is opened. The structures can refer to one another, so that a small file
     /// makes an endless tree; no reader that follows it comes back.
     left: AtomicU64,
+    /// Where the crate reads the address of an object that a soft link of the old kind does not have, and what it reads
+    /// there: the address of [`NOTHING`], behind the end of the file.
+    hidden: OnceLock<(Vec<u64>, Vec<u8>)>,
 }
+
+/// The header of an object that is neither group nor dataset: version 1, one message that says nothing.
+const NOTHING: [u8; 64] = {
+    let mut header = [0; 64];
+    (header[0], header[2], header[4], header[8], header[18]) = (1, 1, 1, 48, 40);
+    header
+};
 
 impl Region {
     /// Makes a region; the caller has checked that it lies inside the store.
     pub(super) fn new(store: Arc<dyn Store>, start: u64, length: u64) -> Arc<Region> {
         let left = AtomicU64::new(length.saturating_mul(TIMES).saturating_add(FREE));
-        Arc::new(Region { store, start, length, left })
+        Arc::new(Region { store, start, length, left, hidden: OnceLock::new() })
     }
 
     /// Returns the size of the HDF5 file in bytes.
@@ -48,6 +58,15 @@ impl Region {
     /// Allows any number of reads from now on: the structures have been walked once and came to an end.
     pub(super) fn opened(&self) {
         self.left.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// Hides the soft links whose addresses stand at these places, from the start of the file, from the crate, which would
+    /// follow them nowhere. Addresses have so many bytes and count from the base.
+    pub(super) fn hide(&self, places: Vec<u64>, base: u64, width: usize) {
+        if !places.is_empty() {
+            let address = self.length.saturating_sub(base).to_le_bytes();
+            let _ = self.hidden.set((places, address.get(..width).unwrap_or(&address).to_vec()));
+        }
     }
 
     /// Returns a reader of a range.
@@ -67,10 +86,38 @@ pub(super) struct Structures(pub(super) Arc<Region>);
 
 impl Source for Structures {
     fn len(&self) -> u64 {
-        self.0.length
+        self.0.length + if self.0.hidden.get().is_some() { NOTHING.len() as u64 } else { 0 }
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FormatError> {
+        let region = &self.0;
+        let Some((hidden, address)) = region.hidden.get() else { return self.read(offset, buffer) };
+        // What lies behind the end is the header of nothing.
+        let inside =
+            usize::try_from(region.length.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+        let (real, behind) = buffer.split_at_mut(inside);
+        if !real.is_empty() || behind.is_empty() {
+            self.read(offset, real)?;
+        }
+        let start = usize::try_from(offset.saturating_sub(region.length)).unwrap_or(usize::MAX);
+        let nothing = NOTHING.get(start..).and_then(|rest| rest.get(..behind.len()));
+        let available = usize::try_from(self.len()).unwrap_or(usize::MAX);
+        let short = FormatError::UnexpectedEof { expected: available.saturating_add(1), available };
+        behind.copy_from_slice(nothing.ok_or(short)?);
+        for place in hidden {
+            for (at, byte) in (*place..).zip(address) {
+                let at = at.checked_sub(offset).and_then(|at| usize::try_from(at).ok());
+                if let Some(target) = at.and_then(|at| real.get_mut(at)) {
+                    *target = *byte;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Structures {
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), FormatError> {
         let region = &self.0;
         let Some(place) = region.place(offset, buffer.len() as u64) else {
             let end = offset.saturating_add(buffer.len() as u64);

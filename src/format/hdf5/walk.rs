@@ -29,6 +29,8 @@ pub(super) struct Found {
     /// The bytes to reverse in each element, or 1.
     pub(super) swap: usize,
     pub(super) place: Place,
+    /// The file that it is in.
+    pub(super) region: Arc<Region>,
 }
 
 /// A tensor, or what is wrong with it; an error counts only where the tensor is one of the weights.
@@ -147,7 +149,9 @@ fn describe(dataset: Dataset, region: &Arc<Region>, options: &OpenOptions) -> Co
         },
     };
     match place(dataset, dtype, &shape, region) {
-        Ok(Some(place)) => Content::Tensor(Ok(Found { dtype, shape, swap, place })),
+        Ok(Some(place)) => {
+            Content::Tensor(Ok(Found { dtype, shape, swap, place, region: Arc::clone(region) }))
+        }
         Ok(None) => Content::Other("nothing (a null dataspace)".to_owned()),
         Err(diagnostic) => Content::Tensor(Err(diagnostic)),
     }

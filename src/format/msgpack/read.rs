@@ -24,7 +24,7 @@ pub(in crate::format) fn read(
             Joined::Other(what) => Content::Other(what),
         },
     });
-    let chosen = choose(&file.path, leaves.collect(), "/", Descent::Asked, options, out)?;
+    let chosen = choose(&file.path, leaves.collect(), "/", Descent::Trained, options, out)?;
     let mut part = Part::of(Format::Msgpack, file);
     let mut pieces = Pieces::new(file);
     let joined = part.stores.len();
@@ -41,7 +41,7 @@ pub(in crate::format) fn read(
             }
             // Arrays beside the root are not looked at.
             Err(diagnostic) => {
-                out.push(*diagnostic);
+                part.refuse(key, *diagnostic, out);
                 continue;
             }
         };

@@ -120,11 +120,7 @@ impl Writer<'_> {
         let (tensor, size) = (self.tensors[at], self.sizes[at]);
         let Some(name) = types::name(tensor.dtype) else {
             let message = format!("Flax's msgpack has no type for {}", tensor.dtype);
-            out.push(cannot(
-                &tensor,
-                message,
-                "choose another format, or leave the tensor out with `--drop`",
-            ));
+            out.push(cannot(&tensor, message, "choose another format"));
             return;
         };
         let mut head = vec![0x93];

@@ -30,7 +30,7 @@ pub(super) struct Header {
 
 /// The type of an array's elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::format) enum Kind {
     /// One that has a name; `swapped` is the width in bytes of what is stored big-endian.
     Known { dtype: Dtype, swapped: Option<usize> },
     /// Raw bytes of that width, and how the header writes it.
@@ -135,7 +135,7 @@ impl Kind {
     }
 
     /// Returns what a type string says: byte order, kind, width.
-    fn of_text(text: &str) -> Kind {
+    pub(in crate::format) fn of_text(text: &str) -> Kind {
         let big = text.starts_with('>');
         let bare = text.trim_start_matches(['<', '>', '=', '|']);
         let (letter, digits) = bare.split_at_checked(1).unwrap_or((bare, ""));

@@ -4,11 +4,13 @@ mod header;
 mod literal;
 pub(super) mod write;
 
+pub(super) use header::Kind;
+
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use header::{Header, Kind, MAGIC};
+use header::{Header, MAGIC};
 
 use super::part::Part;
 use super::root::{self, Content, Descent, Leaf};
@@ -44,6 +46,9 @@ struct Array {
     size: u64,
 }
 
+/// An array, or why its header could not be read.
+type Found = Result<Array, Box<Diagnostic>>;
+
 /// Reads the headers of an archive's arrays. Those that are stored as they are get read where they lie.
 ///
 /// # Errors
@@ -72,16 +77,22 @@ pub(super) fn read_npz(
             continue;
         }
         let name = key.unwrap_or(&entry.name).to_owned();
-        match Header::read(&mut reader(file, &entry), entry.size) {
-            Ok(header) => {
-                let size = entry.size;
-                let content = content(Array { header, place: Place::Entry(entry), size });
-                leaves.push(leaf(&name, content));
+        let content = match (entry.unread.clone(), Header::read(&mut reader(file, &entry), entry.size)) {
+            (Some(method), _) => {
+                let message = format!("it is compressed with {method}, which is not read");
+                let diagnostic = Diagnostic::error("format/zip-method", message).file(&file.path);
+                let help = "save the archive again with `numpy.savez` or `numpy.savez_compressed`";
+                Content::Tensor(Err(Box::new(diagnostic.help(help))))
             }
-            Err(message) => out.push(wrong(file, &name, &message)),
-        }
+            (None, Ok(header)) => {
+                let size = entry.size;
+                content(Array { header, place: Place::Entry(entry), size })
+            }
+            (None, Err(message)) => Content::Tensor(Err(Box::new(wrong(file, &name, &message)))),
+        };
+        leaves.push(leaf(&name, content));
     }
-    let arrays = root::choose(&file.path, leaves, "/", Descent::Asked, options, out)?;
+    let arrays = root::choose(&file.path, leaves, "/", Descent::Trained, options, out)?;
     take(&mut part, arrays, options, out);
     Ok(part)
 }
@@ -121,10 +132,10 @@ fn leaf<T>(name: &str, content: Content<T>) -> Leaf<T> {
     Leaf { path: name.split('/').map(str::to_owned).collect(), content }
 }
 
-fn content(array: Array) -> Content<Array> {
+fn content(array: Array) -> Content<Found> {
     match array.header.kind {
         Kind::Other(what) => Content::Other(what),
-        _ => Content::Tensor(array),
+        _ => Content::Tensor(Ok(array)),
     }
 }
 
@@ -135,14 +146,18 @@ fn wrong(file: &OpenFile, name: &str, message: &str) -> Diagnostic {
 }
 
 /// Makes tensors of the arrays that are chosen.
-fn take(part: &mut Part, arrays: Vec<(String, Array)>, options: &OpenOptions, out: &mut Collector) {
+fn take(part: &mut Part, arrays: Vec<(String, Found)>, options: &OpenOptions, out: &mut Collector) {
     let Some(file) = part.files.first().map(Arc::clone) else { return };
     let mut spool = Spool::new();
     // The spool becomes the store behind those that are there.
     let spooled = part.stores.len();
     for (key, array) in arrays {
-        match tensor(&file, &key, &array, options) {
-            Ok((dtype, swapped, length)) => {
+        let found = array.and_then(|array| {
+            let found = tensor(&file, &key, &array, options)?;
+            Ok((found, array))
+        });
+        match found {
+            Ok(((dtype, swapped, length), array)) => {
                 let (shape, strides) = (array.header.shape.clone(), array.header.strides());
                 let (store, offset) = match in_place(&array, swapped) {
                     Some(offset) => (0, offset),
@@ -150,7 +165,7 @@ fn take(part: &mut Part, arrays: Vec<(String, Array)>, options: &OpenOptions, ou
                 };
                 part.tensors.push(TensorMeta { key, dtype, shape, strides, file: store, offset });
             }
-            Err(diagnostic) => out.push(*diagnostic),
+            Err(diagnostic) => part.refuse(key, *diagnostic, out),
         }
     }
     if !spool.is_empty() {
@@ -380,7 +395,28 @@ mod tests {
         assert_eq!(reader.catalog().tensors[0].key, "w");
         let options = OpenOptions { root: Some("nothing".to_owned()), ..OpenOptions::default() };
         assert_eq!(codes(&opened("a", &bytes, &options)), ["format/no-root"]);
-        assert_eq!(codes(&plain(&bytes)), ["format/object-array"]);
+        // The state of an optimizer beside other arrays.
+        assert_eq!(codes(&plain(&bytes)), ["format/ambiguous-root"]);
+        let options = OpenOptions { root: Some("/".to_owned()), ..OpenOptions::default() };
+        assert_eq!(codes(&opened("a", &bytes, &options)), ["format/object-array"]);
+    }
+
+    #[test]
+    fn a_method_that_is_not_read_stops_nothing_else() {
+        let mut bytes = npz(&[("a.npy", array("|u1", "()", &[1])), ("b.npy", array("|u1", "()", &[2]))], b"");
+        // The method in the local header of the first entry and in the directory.
+        for magic in [&b"PK\x03\x04"[..], b"PK\x01\x02"] {
+            let at = bytes.windows(4).position(|window| window == magic).expect("is there");
+            bytes[at + if magic[2] == 3 { 8 } else { 10 }] = 12;
+        }
+        let result = plain(&bytes);
+        assert!(
+            codes(&result) == ["format/zip-method"] && text(&result).contains("bzip2"),
+            "{}",
+            text(&result)
+        );
+        let tensors = &result.expect("opens").catalog().tensors.clone();
+        assert_eq!((tensors.len(), tensors[0].key.as_str()), (1, "b"));
     }
 
     #[test]

@@ -130,14 +130,14 @@ impl Archive {
         let text = bytes(&self.file, entry, MOST_METADATA)?;
         Ok(serde_json::from_slice(&text).unwrap_or_default())
     }
-
-    /// Returns the store behind the file's own, where there is anything in it.
-    pub(super) fn into_store(self) -> Option<Arc<dyn Store>> {
-        (!self.spool.is_empty()).then(|| Arc::new(self.spool) as Arc<dyn Store>)
-    }
 }
 
 impl Storages for Archive {
+    fn take_store(&mut self) -> Option<Arc<dyn Store>> {
+        let spool = std::mem::replace(&mut self.spool, Spool::new());
+        (!spool.is_empty()).then(|| Arc::new(spool) as Arc<dyn Store>)
+    }
+
     fn find(&mut self, id: &StorageId, swapped: u64) -> Result<Place, Diagnostic> {
         let bad = |message: String| Diagnostic::error("format/bad-storage", message).help(DAMAGED);
         let Some(entry) = self.storages.get(&id.key) else {
@@ -147,6 +147,11 @@ impl Storages for Archive {
             let message = format!("its storage `{}` has another size than the pickle says", shown(&id.key));
             let expected = format!("{} elements of {} bytes", id.count, id.element.width);
             return Err(bad(message).expected(expected).found(format!("{} bytes", entry.size)));
+        }
+        if let Some(method) = &entry.unread {
+            let message = format!("its storage is compressed with {method}, which is not read");
+            let help = "load it in Python and save it again";
+            return Err(Diagnostic::error("format/unsupported-tensor", message).help(help));
         }
         let swapped = if self.is_big { swapped } else { 1 };
         if !entry.deflated && swapped == 1 {
@@ -162,7 +167,7 @@ impl Storages for Archive {
         let (file, entry) = (Arc::clone(&self.file), entry.clone());
         let width = usize::try_from(swapped).unwrap_or(1);
         let decode = move |to: &mut dyn Write| {
-            let mut swapper = Swapper { to, width, rest: Vec::new() };
+            let mut swapper = Swapper::new(to, width);
             extract(&file, &entry, &mut swapper)?;
             swapper.end()
         };
@@ -174,14 +179,20 @@ impl Storages for Archive {
 }
 
 /// Turns the bytes of each group around on the way.
-struct Swapper<'a> {
+pub(super) struct Swapper<'a> {
     to: &'a mut dyn Write,
     width: usize,
     rest: Vec<u8>,
 }
 
-impl Swapper<'_> {
-    fn end(self) -> io::Result<()> {
+impl<'a> Swapper<'a> {
+    /// Makes one for groups of `width` bytes; of 1 all is passed on as it is.
+    pub(super) fn new(to: &'a mut dyn Write, width: usize) -> Swapper<'a> {
+        Swapper { to, width, rest: Vec::new() }
+    }
+
+    /// Writes what is left.
+    pub(super) fn end(self) -> io::Result<()> {
         // A storage may end inside an element that no tensor has.
         self.to.write_all(&self.rest)
     }
@@ -212,7 +223,7 @@ mod tests {
     #[test]
     fn groups_are_turned_around_however_they_come() {
         let mut bytes = Vec::new();
-        let mut swapper = Swapper { to: &mut bytes, width: 4, rest: Vec::new() };
+        let mut swapper = Swapper::new(&mut bytes, 4);
         for piece in [&[0, 1, 2][..], &[3], &[4, 5, 6, 7, 8], &[9]] {
             swapper.write_all(piece).expect("writes");
         }

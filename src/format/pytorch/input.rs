@@ -25,6 +25,11 @@ impl Input {
         Input { store, base: start, end, buffer: Vec::new(), at: 0 }
     }
 
+    /// Returns the store in which the bytes lie.
+    pub(super) fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+
     /// Returns where the next byte lies.
     pub(super) fn position(&self) -> u64 {
         self.base + self.at as u64

@@ -25,8 +25,9 @@ const VERSION: i64 = 1001;
 /// The bytes within which the pickle of the magic number ends, in every protocol.
 const MAGIC_END: u64 = 64;
 
-/// The most bytes that the pickles together may have.
-pub(super) const MOST_PICKLE: u64 = 256 << 20;
+/// The most bytes that the pickles together may have. They may hold the elements of NumPy arrays, which are passed over; the
+/// number of instructions and the memory that values take are bounded by themselves.
+pub(super) const MOST_PICKLE: u64 = 64 << 30;
 
 /// Where each storage begins, and its bytes.
 type Places = HashMap<String, (u64, u64)>;

@@ -4,7 +4,10 @@
 //! among them; [`place`] checks each against its storage, which lies in an [`archive`] or in a [`legacy`] file.
 
 mod archive;
+mod array;
 mod element;
+mod escape;
+mod facts;
 mod input;
 mod legacy;
 mod overlap;
@@ -16,15 +19,22 @@ mod value;
 mod walk;
 pub(super) mod write;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::part::Part;
 use super::root::{Descent, choose};
-use super::store::OpenFile;
+use super::store::{OpenFile, Spool};
 use super::{Format, OpenOptions};
+use crate::catalog::TensorMeta;
 use crate::diag::{Collector, Diagnostic, Errors};
+use array::Placed;
 use place::Storages;
+use rebuild::Described;
 use value::{Heap, Value};
+
+/// Stands for the store of NumPy arrays until it is known which it is.
+const ARRAYS: usize = usize::MAX;
 
 /// Reads a file's header: the pickle, and where the storages lie. No storage is read.
 ///
@@ -37,10 +47,6 @@ pub(super) fn read(file: &Arc<OpenFile>, options: &OpenOptions, out: &mut Collec
         let (heap, value, mut archive) = archive::open(file)?;
         let mut part = tensors(file, (&heap, value), &mut archive, options, out)?;
         part.metadata = archive.metadata()?;
-        drop(heap);
-        if let Some(store) = archive.into_store() {
-            part.add_store(store);
-        }
         return Ok(part);
     }
     let (heap, value, mut legacy) = legacy::open(file).map_err(of_file)?;
@@ -50,9 +56,14 @@ pub(super) fn read(file: &Arc<OpenFile>, options: &OpenOptions, out: &mut Collec
     tensors(file, (&heap, value), &mut legacy, options, out)
 }
 
-/// Returns whether a tensor is a single number, such as a loss.
-fn is_number(found: &walk::Found) -> bool {
-    found.as_ref().is_ok_and(|raw| raw.shape.is_empty())
+/// Returns whether a tensor that stands beside containers is no weight: a single number, such as a loss, the state of a
+/// random generator, or a NumPy array beside tensors of PyTorch.
+fn is_aside(name: &str, found: &walk::Found) -> bool {
+    let name = name.to_ascii_lowercase();
+    let is_random =
+        ["rng", "random", "seed"].iter().any(|word| name.split(['_', '.', '-']).any(|part| part == *word));
+    is_random
+        || found.as_ref().is_ok_and(|found| found.shape().is_empty() || matches!(found, Described::Array(..)))
 }
 
 /// Finds the tensors that are the weights and places them.
@@ -64,13 +75,34 @@ fn tensors(
     out: &mut Collector,
 ) -> Result<Part, Errors> {
     let leaves = walk::leaves(heap, value).map_err(|diagnostic| Errors::from(diagnostic.file(&file.path)))?;
-    let chosen = choose(&file.path, leaves, ".", Descent::Alone(&is_number), options, out)?;
+    let chosen = choose(&file.path, leaves, ".", Descent::Nested(&is_aside), options, out)?;
     let mut part = Part::of(Format::PyTorch, file);
+    part.facts = facts::facts(heap, value);
+    let (mut arrays, mut places) = (Spool::new(), HashMap::new());
     for (key, found) in chosen {
-        match found.and_then(|raw| place::place(&key, raw, storages)) {
+        let tensor = found.and_then(|found| match found {
+            Described::Stored(raw) => place::place(&key, raw, storages),
+            Described::Array(Value::Node(id), array) => {
+                let placed = array.place(options, &heap.source)?;
+                let Placed { dtype, strides, length, decode } = placed;
+                // One array under two names is one.
+                let offset = *places.entry(id).or_insert_with(|| arrays.push(length, decode));
+                let (key, shape) = (key.clone(), array.shape);
+                Ok(TensorMeta { key, dtype, shape, strides, file: ARRAYS, offset })
+            }
+            Described::Array(..) => Err(Diagnostic::error("format/bad-tensor", "it is no array")),
+        });
+        match tensor {
             Ok(tensor) => part.tensors.push(tensor),
-            Err(diagnostic) => out.push(diagnostic.file(&file.path).tensor(key)),
+            Err(diagnostic) => part.refuse(key, diagnostic, out),
         }
+    }
+    if let Some(store) = storages.take_store() {
+        part.add_store(store);
+    }
+    if !arrays.is_empty() {
+        let store = part.add_store(Arc::new(arrays));
+        part.tensors.iter_mut().filter(|tensor| tensor.file == ARRAYS).for_each(|tensor| tensor.file = store);
     }
     part.tensors.sort_by_key(|tensor| (tensor.file, tensor.offset));
     overlap::warn(&file.path, &part.tensors, out);

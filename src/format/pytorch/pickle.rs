@@ -2,6 +2,7 @@
 //!
 //! The opcodes are those of protocols 0 to 5 (python/cpython, `Lib/pickletools.py`).
 
+use super::escape::{raw_unicode, unquote};
 use super::input::Input;
 use super::unsafe_names::is_unsafe;
 use super::value::{Heap, Node, Object, Value};
@@ -26,7 +27,7 @@ const PROTOCOL: u8 = 5;
 /// Returns `format/bad-pickle` for a program that no pickler writes, `format/truncated`, `format/unsafe-pickle` for one
 /// that would call a function that does harm, and `format/pickle-too-large`.
 pub(super) fn run(input: &mut Input) -> Result<(Heap, Value), Diagnostic> {
-    let heap = Heap::new();
+    let heap = Heap::new(input.store());
     let (stack, marks, memo) = (Vec::new(), Vec::new(), Vec::new());
     let mut machine = Machine { input, heap, stack, marks, memo, count: 0, scratch: Vec::new() };
     loop {
@@ -282,8 +283,9 @@ impl Machine<'_> {
             self.input.take(length, &mut self.scratch)?;
             self.keep_scratch(is_text)?
         } else {
+            let position = self.input.position();
             self.input.skip(length)?;
-            Value::Long(u32::try_from(length).unwrap_or(u32::MAX))
+            self.heap.add(Node::Long { position, length })?
         };
         self.push(value)
     }
@@ -396,6 +398,9 @@ impl Machine<'_> {
             }
         };
         self.refuse_unsafe(callable)?;
+        if self.heap.is_getattr(callable) {
+            return self.attribute(callable, args);
+        }
         // State dicts, and the hooks that are saved with each tensor.
         if args == self.heap.empty_tuple() && self.heap.is_global(callable, "collections.OrderedDict") {
             return self.make(Node::Dict(Vec::new()));
@@ -404,18 +409,46 @@ impl Machine<'_> {
         self.make(Node::Object(Box::new(Object { callable, args, state: Value::None, items, entries })))
     }
 
+    /// `getattr(parent, name)`, which protocols below 4 write for a class in a class, and all for a bound method. Of a class
+    /// it is the class's attribute under its full name, as protocol 4 names it; of an object it is a value that nothing
+    /// may call.
+    fn attribute(&mut self, callable: Value, args: Value) -> Result<(), Diagnostic> {
+        let of =
+            self.heap.global(callable).map_or(String::new(), |(module, name)| format!("{module}.{name}"));
+        let name = match self.heap.sequence(args) {
+            Some([parent, name]) => self.heap.str(*name).map(|name| (*parent, name.to_owned())),
+            _ => None,
+        };
+        let Some((parent, name)) = name.filter(|(_, name)| !name.starts_with("__")) else {
+            return Err(unsafe_call(&of));
+        };
+        if let Some((module, outer)) = self.heap.global(parent) {
+            let (module, path) = (module.to_owned(), format!("{outer}.{name}"));
+            let path = self.heap.keep(path.as_bytes())?;
+            let module = self.heap.keep(module.as_bytes())?;
+            let value = self.heap.add(Node::Global(module, path))?;
+            self.refuse_unsafe(value)?;
+            return self.push(value);
+        }
+        let is_value = self.heap.object(parent).is_some_and(|parent| !self.heap.is_getattr(parent.callable));
+        if !is_value {
+            return Err(unsafe_call(&of));
+        }
+        let (items, entries) = (Vec::new(), Vec::new());
+        self.make(Node::Object(Box::new(Object { callable, args, state: Value::None, items, entries })))
+    }
+
     fn refuse_unsafe(&self, callable: Value) -> Result<(), Diagnostic> {
+        // What an attribute of an object does cannot be told.
+        if self.heap.object(callable).is_some_and(|object| self.heap.is_getattr(object.callable)) {
+            return Err(unsafe_call("what getattr returns"));
+        }
         let Some((module, name)) =
             self.heap.global(callable).filter(|(module, name)| is_unsafe(module, name))
         else {
             return Ok(());
         };
-        let name = shown(&format!("{module}.{name}"));
-        let message =
-            format!("the pickle calls `{name}`, which no checkpoint does: loading it elsewhere may do harm");
-        let help =
-            "nothing was run; do not load this file in Python, and fetch it from a source that you trust";
-        Err(Diagnostic::error("format/unsafe-pickle", message).help(help))
+        Err(unsafe_call(&format!("{module}.{name}")))
     }
 
     fn build(&mut self) -> Result<(), Diagnostic> {
@@ -429,71 +462,13 @@ impl Machine<'_> {
     }
 }
 
-/// Returns the bytes of a quoted string with Python's escapes (CPython, `PyBytes_DecodeEscape`).
-fn unquote(line: &[u8]) -> Option<Vec<u8>> {
-    let line = line.trim_ascii();
-    let (first, rest) = line.split_first()?;
-    let (last, inside) = rest.split_last()?;
-    if first != last || !matches!(first, b'\'' | b'"') {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(inside.len());
-    let mut rest = inside.iter().copied();
-    while let Some(byte) = rest.next() {
-        if byte != b'\\' {
-            bytes.push(byte);
-            continue;
-        }
-        match rest.next()? {
-            b'x' => {
-                let digits = [rest.next()?, rest.next()?];
-                bytes.push(u8::from_str_radix(str::from_utf8(&digits).ok()?, 16).ok()?);
-            }
-            digit @ b'0'..=b'7' => {
-                let mut code = u32::from(digit - b'0');
-                for _ in 0..2 {
-                    match rest.clone().next() {
-                        Some(digit @ b'0'..=b'7') => code = code * 8 + u32::from(digit - b'0'),
-                        _ => break,
-                    }
-                    rest.next();
-                }
-                bytes.push((code & 0xff) as u8);
-            }
-            b'n' => bytes.push(b'\n'),
-            b'r' => bytes.push(b'\r'),
-            b't' => bytes.push(b'\t'),
-            b'a' => bytes.push(7),
-            b'b' => bytes.push(8),
-            b'f' => bytes.push(12),
-            b'v' => bytes.push(11),
-            b'\n' => {}
-            byte @ (b'\\' | b'\'' | b'"') => bytes.push(byte),
-            byte => bytes.extend([b'\\', byte]),
-        }
-    }
-    Some(bytes)
-}
-
-/// Returns the UTF-8 of a string in Latin-1 where only `\u` and `\U` are escapes (`raw-unicode-escape`).
-fn raw_unicode(line: &[u8]) -> Option<Vec<u8>> {
-    let mut text = String::with_capacity(line.len());
-    let mut at = 0;
-    while let Some(&byte) = line.get(at) {
-        let digits = match (byte, line.get(at + 1)) {
-            (b'\\', Some(b'u')) => 4,
-            (b'\\', Some(b'U')) => 8,
-            _ => {
-                text.push(char::from(byte));
-                at += 1;
-                continue;
-            }
-        };
-        let code = line.get(at + 2..at + 2 + digits).and_then(|digits| str::from_utf8(digits).ok())?;
-        text.push(char::from_u32(u32::from_str_radix(code, 16).ok()?)?);
-        at += 2 + digits;
-    }
-    Some(text.into_bytes())
+fn unsafe_call(name: &str) -> Diagnostic {
+    let message = format!(
+        "the pickle calls `{}`, which no checkpoint does: loading it elsewhere may do harm",
+        shown(name)
+    );
+    let help = "nothing was run; do not load this file in Python, and fetch it from a source that you trust";
+    Diagnostic::error("format/unsafe-pickle", message).help(help)
 }
 
 #[cfg(test)]
@@ -535,6 +510,7 @@ mod tests {
                     let (module, name) = heap.global(value).expect("UTF-8");
                     format!("{module}.{name}")
                 }
+                Node::Long { length, .. } => format!("long{length}"),
                 Node::Persistent(id) => format!("@{}", shown_value(heap, *id)),
                 Node::Object(object) => {
                     let made = shown_value(heap, object.callable) + &shown_value(heap, object.args);

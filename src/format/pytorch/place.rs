@@ -1,9 +1,12 @@
 //! From tensors as a pickle describes them to ranges of the file, checked against the storages.
 
+use std::sync::Arc;
+
 use super::rebuild::{Raw, StorageId};
 use crate::catalog::TensorMeta;
 use crate::diag::Diagnostic;
 use crate::format::shown;
+use crate::format::store::Store;
 
 /// Where a storage's bytes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +25,11 @@ pub(super) trait Storages {
     /// # Errors
     /// Returns what is wrong with the storage; the message names no tensor.
     fn find(&mut self, id: &StorageId, swapped: u64) -> Result<Place, Diagnostic>;
+
+    /// Takes the store behind the file's own, where places in it were returned.
+    fn take_store(&mut self) -> Option<Arc<dyn Store>> {
+        None
+    }
 }
 
 /// What to do about a file that contradicts itself.

@@ -3,6 +3,7 @@
 //! Source: pytorch/pytorch, torch/_utils.py (`_rebuild_…`), torch/_tensor.py (`_rebuild_from_type_v2`), torch/serialization.py
 //! (what the persistent ids say).
 
+use super::array::{self, Array};
 use super::element::{self, Element};
 use super::value::{Heap, Node, Object, Value};
 use crate::diag::Diagnostic;
@@ -39,9 +40,40 @@ pub(super) struct Raw {
     pub(super) strides: Vec<u64>,
 }
 
+/// A tensor as the pickle describes it.
+#[derive(Clone, Debug)]
+pub(super) enum Described {
+    /// Its elements lie in a storage.
+    Stored(Raw),
+    /// A NumPy array, whose elements stand in the pickle, with the entry of the heap that describes it.
+    Array(Value, Box<Array>),
+}
+
+impl Described {
+    /// Returns its shape.
+    pub(super) fn shape(&self) -> &[u64] {
+        match self {
+            Described::Stored(raw) => &raw.shape,
+            Described::Array(_, array) => &array.shape,
+        }
+    }
+}
+
 /// Returns whether a value is a tensor, of whatever kind.
 pub(super) fn is_tensor(heap: &Heap, value: Value) -> bool {
-    heap.object(value).is_some_and(|object| kind(heap, object.callable) != Kind::None)
+    heap.object(value)
+        .is_some_and(|object| kind(heap, object.callable) != Kind::None || array::is_array(heap, object))
+}
+
+/// Reads a tensor or a NumPy array.
+///
+/// # Errors
+/// As [`tensor`] and [`array::array`].
+pub(super) fn described(heap: &Heap, value: Value) -> Result<Described, Diagnostic> {
+    match heap.object(value).filter(|object| array::is_array(heap, object)) {
+        Some(object) => array::array(heap, object).map(|array| Described::Array(value, Box::new(array))),
+        None => tensor(heap, value).map(Described::Stored),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +116,7 @@ fn kind(heap: &Heap, callable: Value) -> Kind {
         ("torch._utils", "_rebuild_device_tensor_from_numpy" | "_rebuild_xla_tensor") => {
             Kind::Other("a device's tensor that was saved as a NumPy array")
         }
+        ("numpy.ma.core" | "numpy.ma", "_mareconstruct") => Kind::Other("a masked NumPy array"),
         _ if name.starts_with("_rebuild_") && module.starts_with("torch.") => Kind::Unknown,
         _ => Kind::None,
     }
@@ -94,9 +127,9 @@ fn kind(heap: &Heap, callable: Value) -> Kind {
 /// # Errors
 /// Returns `format/unsupported-tensor` for a kind that is not read, and `format/bad-tensor` for arguments that no tensor
 /// is made of; neither names the tensor yet.
-pub(super) fn tensor(heap: &Heap, value: Value) -> Result<Raw, Diagnostic> {
+fn tensor(heap: &Heap, value: Value) -> Result<Raw, Diagnostic> {
     let object = heap.object(value).ok_or_else(|| bad("it is no tensor"))?;
-    let (mut callable, mut args) = (object.callable, object.args);
+    let (mut callable, mut args, mut class) = (object.callable, object.args, None);
     for _ in 0..MOST_WRAPPERS {
         let given = heap.sequence(args).ok_or_else(|| bad("its arguments are no tuple"))?;
         match kind(heap, callable) {
@@ -108,10 +141,15 @@ pub(super) fn tensor(heap: &Heap, value: Value) -> Result<Raw, Diagnostic> {
                 (callable, args) = (inner.callable, inner.args);
             }
             Kind::Subclass => match given {
-                [function, _, inner, ..] => (callable, args) = (*function, *inner),
+                [function, of, inner, ..] => (callable, args, class) = (*function, *inner, Some(*of)),
                 _ => return Err(bad("its subclass has too few arguments")),
             },
-            Kind::Other(what) => return Err(unsupported(what)),
+            Kind::Other(what) => {
+                return Err(unsupported(&match class {
+                    Some(class) => format!("{what}, of the class {}", path(heap, class)),
+                    None => what.to_owned(),
+                }));
+            }
             Kind::Unknown => {
                 let name = heap.global(callable).map_or("", |(_, name)| name);
                 return Err(unsupported(&format!("a tensor that `{}` makes", shown(name))));
@@ -128,7 +166,7 @@ fn bad(problem: &str) -> Diagnostic {
 }
 
 fn unsupported(what: &str) -> Diagnostic {
-    let help = "load it in Python, make it a plain tensor (as with `.dequantize()`, `.to_dense()`, `.resolve_conj()`) and \
+    let help = "load it in Python, make it a plain tensor (as with `.dequantize()`, `.to_dense()`, `.resolve_conj()`, `.full_tensor()`) and \
                 save it again";
     Diagnostic::error("format/unsupported-tensor", format!("it is {what}, which is not read")).help(help)
 }
@@ -225,13 +263,14 @@ pub(super) fn describe(heap: &Heap, value: Value) -> String {
         Value::Int(_) | Value::Big(_) | Value::Float(_) => "a number".to_owned(),
         Value::Text(_) => "a string".to_owned(),
         Value::Bytes(_) => "bytes".to_owned(),
-        Value::Long(length) => format!("a string or bytes of {length} bytes"),
+        Value::Long(length) => format!("an integer of {length} bytes"),
         Value::Node(_) => match heap.node(value) {
             Some(Node::Tuple(items)) => counted("a tuple", items.len(), "item", "items"),
             Some(Node::List(items)) => counted("a list", items.len(), "item", "items"),
             Some(Node::Set(items)) => counted("a set", items.len(), "item", "items"),
             Some(Node::Dict(entries)) => counted("a dictionary", entries.len(), "entry", "entries"),
             Some(Node::Global(..)) => format!("the name {}", path(heap, value)),
+            Some(Node::Long { length, .. }) => format!("a string or bytes of {length} bytes"),
             Some(Node::Persistent(_)) => "a storage without a shape".to_owned(),
             Some(Node::Object(object)) => describe_object(heap, object),
             None => "nothing".to_owned(),
@@ -250,6 +289,7 @@ fn describe_object(heap: &Heap, object: &Object) -> String {
         Some(("numpy.core.multiarray" | "numpy._core.multiarray", "scalar")) => "a number".to_owned(),
         Some(("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct"))
         | Some(("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer")) => "a NumPy array".to_owned(),
+        Some(("builtins" | "__builtin__", "getattr")) => "a method of an object".to_owned(),
         Some(("builtins" | "__builtin__", "complex")) => "a number".to_owned(),
         Some(("builtins" | "__builtin__", "set" | "frozenset")) => "a set".to_owned(),
         Some(("_codecs", "encode") | ("builtins" | "__builtin__", "bytes" | "bytearray")) => {

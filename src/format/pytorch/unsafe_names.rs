@@ -61,7 +61,6 @@ const BUILTINS: &[&str] = &[
     "input",
     "raw_input",
     "breakpoint",
-    "getattr",
     "setattr",
     "delattr",
     "globals",
@@ -108,9 +107,11 @@ const FUNCTIONS: &[(&str, &str)] = &[
 /// Returns whether calling it is an attack rather than a checkpoint.
 pub(super) fn is_unsafe(module: &str, name: &str) -> bool {
     let root = module.split('.').next().unwrap_or(module);
-    // Protocol 4 names attributes of classes and functions, as in `eval.__call__`.
+    // Protocol 4 names attributes of classes and functions, as in `eval.__call__`, and of modules, as in `torch.os.system`.
     let first = name.split('.').next().unwrap_or(name);
+    let mut parents = name.rsplit('.').skip(1);
     MODULES.contains(&root)
+        || parents.any(|parent| MODULES.contains(&parent))
         || (matches!(module, "builtins" | "__builtin__" | "__builtins__") && BUILTINS.contains(&first))
         || FUNCTIONS.contains(&(module, first))
 }
@@ -125,6 +126,8 @@ mod tests {
             ("posix", "system"),
             ("os", "popen"),
             ("os.path", "x"),
+            ("torch", "os.system"),
+            ("torch.nn", "modules.sys.exit"),
             ("__builtin__", "eval"),
             ("builtins", "exec.__call__"),
             ("importlib.util", "module_from_spec"),
@@ -139,6 +142,8 @@ mod tests {
             ("argparse", "Namespace"),
             ("torch._utils", "_rebuild_tensor_v2"),
             ("osmium", "system"),
+            ("mymodel", "Outer.Inner"),
+            ("mymodel", "profile"),
             ("pathlib", "PosixPath"),
             ("codecs", "encode"),
         ] {

@@ -3,16 +3,22 @@
 //! Everything lies in one arena, so that shared and cyclic references cost nothing and nothing deep is ever dropped
 //! recursively.
 
+use std::sync::Arc;
+
 use crate::diag::Diagnostic;
+use crate::format::store::Store;
 
 /// The most memory in bytes that a pickle's values may take. A tensor takes about 1 KB.
 const MOST_MEMORY: u64 = 128 << 20;
 
-/// The longest string in bytes that is kept; of longer ones only the length is. Names of tensors are strings.
+/// The longest string in bytes that is kept; of longer ones only the place is. Names of tensors are strings.
 const LONGEST_TEXT: u64 = 1 << 20;
 
 /// The same for bytes, which are the content of NumPy arrays for the most part.
 const LONGEST_BYTES: u64 = 1 << 12;
+
+/// The most bytes of strings longer than that: the content of arrays, in old protocols, must not take the place of names.
+const MOST_LONG: u64 = 8 << 20;
 
 /// The most bytes that are kept of all strings and bytes together.
 const MOST_TEXT: u64 = 32 << 20;
@@ -34,7 +40,7 @@ pub(super) enum Value {
     Text(Span),
     /// Bytes, or a string that is not UTF-8.
     Bytes(Span),
-    /// A text or bytes of that length that are too long to be kept.
+    /// An integer of so many bytes, too long to be kept.
     Long(u32),
     /// An entry of the heap.
     Node(Id),
@@ -63,6 +69,13 @@ pub(super) enum Node {
     Dict(Vec<(Value, Value)>),
     /// Something that the pickle names: a class or a function, which is neither looked up nor called.
     Global(Span, Span),
+    /// A text or bytes that are too long to be kept: where they stand in the pickle's store, and how many bytes.
+    Long {
+        /// Where they begin.
+        position: u64,
+        /// How many bytes they have.
+        length: u64,
+    },
     /// Something that lies outside the pickle, such as a storage.
     Persistent(Value),
     /// What a class or a function would have made.
@@ -90,15 +103,17 @@ pub(super) struct Heap {
     nodes: Vec<Node>,
     text: Vec<u8>,
     spent: u64,
+    /// The store in which the pickle stands.
+    pub(super) source: Arc<dyn Store>,
 }
 
 /// The tuple of nothing, of which there is one.
 const EMPTY: Id = 0;
 
 impl Heap {
-    /// Makes a heap.
-    pub(super) fn new() -> Heap {
-        Heap { nodes: vec![Node::Tuple(Vec::new())], text: Vec::new(), spent: 0 }
+    /// Makes a heap for the values of a pickle in that store.
+    pub(super) fn new(source: Arc<dyn Store>) -> Heap {
+        Heap { nodes: vec![Node::Tuple(Vec::new())], text: Vec::new(), spent: 0, source }
     }
 
     /// Returns the tuple of nothing.
@@ -123,7 +138,7 @@ impl Heap {
             Node::Tuple(items) | Node::List(items) | Node::Set(items) => items.len() as u64 * 16,
             Node::Dict(entries) => entries.len() as u64 * 32,
             Node::Object(_) => size_of::<Object>() as u64 + 16,
-            Node::Global(..) | Node::Persistent(_) => 0,
+            Node::Global(..) | Node::Persistent(_) | Node::Long { .. } => 0,
         };
         self.charge(inside + 2 * size_of::<Node>() as u64)?;
         // The memory that is charged keeps the count far below 32 bits.
@@ -161,7 +176,8 @@ impl Heap {
     /// Returns whether a string or bytes of that length are kept.
     pub(super) fn keeps(&self, length: u64, is_text: bool) -> bool {
         let longest = if is_text { LONGEST_TEXT } else { LONGEST_BYTES };
-        length <= longest && self.text.len() as u64 + length <= MOST_TEXT
+        let most = if length > LONGEST_BYTES { MOST_LONG } else { MOST_TEXT };
+        length <= longest && self.text.len() as u64 + length <= most
     }
 
     /// Keeps bytes; [`Heap::keeps`] was asked, or they are the name of a global, which the pickle's size bounds.
@@ -244,6 +260,11 @@ impl Heap {
         })
     }
 
+    /// Returns whether a value is the function `getattr`.
+    pub(super) fn is_getattr(&self, value: Value) -> bool {
+        matches!(self.global(value), Some(("builtins" | "__builtin__", "getattr")))
+    }
+
     /// Returns the class of an object: what was called, or the class that a constructor of copyreg was given.
     pub(super) fn class(&self, object: &Object) -> Value {
         // (class, base, state): CPython, Lib/copyreg.py.
@@ -278,7 +299,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut heap = Heap::new();
+        let mut heap = Heap::new(Arc::new(super::super::input::Memory(Vec::new())));
         let error = (0..10_000_000).find_map(|_| heap.add(Node::List(Vec::new())).err()).expect("refuses");
         assert_eq!(error.code, "format/pickle-too-large");
         assert!(heap.nodes.len() < 3_000_000);

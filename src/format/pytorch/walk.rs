@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use indexmap::IndexMap;
 
-use super::rebuild::{self, Raw, describe};
+use super::rebuild::{self, Described, describe};
 use super::value::{Heap, Id, Node, Object, Value};
 use crate::diag::Diagnostic;
 use crate::format::root::{Content, Leaf};
@@ -21,7 +21,7 @@ const MOST_NAMES: u64 = 48 << 20;
 const MOST_LISTED: usize = 100;
 
 /// A tensor, or why it is none.
-pub(super) type Found = Result<Raw, Diagnostic>;
+pub(super) type Found = Result<Described, Diagnostic>;
 
 /// Returns the tensors below a value, and what else there is where it stands beside tensors.
 ///
@@ -32,7 +32,7 @@ pub(super) fn leaves(heap: &Heap, value: Value) -> Result<Vec<Leaf<Found>>, Diag
     if rebuild::is_tensor(heap, value) {
         // A tensor that was saved alone has no name.
         let path = vec!["tensor".to_owned()];
-        return Ok(vec![Leaf { path, content: Content::Tensor(rebuild::tensor(heap, value)) }]);
+        return Ok(vec![Leaf { path, content: Content::Tensor(rebuild::described(heap, value)) }]);
     }
     let mut marker = Marker { heap, marks: vec![Mark::New; heap.len()] };
     let has_tensors = marker.mark(value, 0)?;
@@ -132,6 +132,16 @@ fn module(heap: &Heap, object: &Object) -> Option<Module> {
     Some(Module { parts, left_out: names.collect() })
 }
 
+/// Returns the attributes of a module that are facts, and the modules in it; nothing for another object.
+pub(super) fn module_facts(heap: &Heap, object: &Object) -> Option<Vec<(Value, Value)>> {
+    module(heap, object)?;
+    let state = state(heap, object)?;
+    let public = |name: Value| heap.str(name).is_some_and(|name| !name.starts_with('_'));
+    let own = heap.entries(state)?.iter().filter(|(name, _)| public(*name)).copied();
+    let modules = heap.get(state, "_modules").and_then(|part| heap.entries(dictionary(heap, part)));
+    Some(own.chain(modules.unwrap_or_default().iter().copied()).collect())
+}
+
 impl Module {
     fn keeps(&self, heap: &Heap, name: Value, value: Value) -> bool {
         value != Value::None && !heap.str(name).is_some_and(|name| self.left_out.contains(name))
@@ -159,7 +169,7 @@ fn dictionary(heap: &Heap, value: Value) -> Value {
 }
 
 /// Calls `with` for each part of a container: its name, or its position, and the value.
-fn each_part(heap: &Heap, value: Value, with: &mut dyn FnMut(Option<Value>, Value)) {
+pub(super) fn each_part(heap: &Heap, value: Value, with: &mut dyn FnMut(Option<Value>, Value)) {
     match heap.node(value) {
         Some(Node::Tuple(items) | Node::List(items) | Node::Set(items)) => {
             items.iter().for_each(|item| with(None, *item));
@@ -183,7 +193,7 @@ fn each_part(heap: &Heap, value: Value, with: &mut dyn FnMut(Option<Value>, Valu
             object.items.iter().for_each(|item| with(None, *item));
             object.entries.iter().for_each(|(key, value)| with(Some(*key), *value));
         }
-        Some(Node::Global(..) | Node::Persistent(_)) | None => {}
+        Some(Node::Global(..) | Node::Persistent(_) | Node::Long { .. }) | None => {}
     }
 }
 
@@ -274,7 +284,7 @@ impl Walker<'_> {
                     continue;
                 }
                 if rebuild::is_tensor(self.heap, part) {
-                    self.leaf(name, Content::Tensor(rebuild::tensor(self.heap, part)))?;
+                    self.leaf(name, Content::Tensor(rebuild::described(self.heap, part)))?;
                 } else if joined.is_some() {
                     self.charge(name.len())?;
                     self.container(part, Some(&name))?;
@@ -322,30 +332,40 @@ impl Walker<'_> {
         self.charge(count * 16)?;
         // The kind is part of the key: `1` and `"1"` are two.
         let mut parts: IndexMap<(u8, String), Value> = IndexMap::new();
-        let (heap, mut position, mut bytes, mut problem) = (self.heap, 0, 0, None);
+        let (heap, mut position, mut bytes, mut unnamed) = (self.heap, 0, 0, 0);
         each_part(heap, value, &mut |key, part| {
             let named = match key {
                 None => {
                     position += 1;
-                    Ok((0, (position - 1).to_string()))
+                    (0, (position - 1).to_string())
                 }
-                Some(key) => name(heap, key).ok_or(key),
+                // A class, an object: described, with a number, since each is another key.
+                Some(key) => name(heap, key).unwrap_or_else(|| {
+                    unnamed += 1;
+                    (7, format!("<{} {unnamed}>", key_description(heap, key)))
+                }),
             };
-            match named {
-                Ok(name) if bytes < MOST_NAMES => {
-                    bytes += name.1.len() as u64;
-                    parts.insert(name, part);
-                }
-                Ok(_) => {}
-                Err(key) => problem = Some(key).filter(|_| self.marks_with(part)).or(problem),
+            if bytes < MOST_NAMES {
+                bytes += named.1.len() as u64;
+                parts.insert(named, part);
             }
         });
-        if let Some(key) = problem {
-            let message = format!("a tensor's name is no name: {}", describe(heap, key));
-            return Err(Diagnostic::error("format/bad-tensor", message));
-        }
         self.charge(usize::try_from(bytes).unwrap_or(usize::MAX))?;
         Ok(parts.into_iter().map(|((_, name), value)| (name, value)).collect())
+    }
+}
+
+/// Returns the name that a key of a dictionary gives.
+pub(super) fn key_name(heap: &Heap, key: Value) -> Option<String> {
+    name(heap, key).map(|(_, name)| name)
+}
+
+/// Returns in words what a key is that is no name.
+fn key_description(heap: &Heap, key: Value) -> String {
+    match heap.global(key) {
+        Some((module, name)) => shown(&format!("{module}.{name}")),
+        None if rebuild::is_tensor(heap, key) => "a tensor".to_owned(),
+        None => describe(heap, key),
     }
 }
 

@@ -6,9 +6,26 @@ use std::sync::Arc;
 use super::header::{self, LIMIT};
 use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, Errors};
+use crate::format::facts;
 use crate::format::part::Part;
+use crate::format::pieces::Membership;
 use crate::format::store::{OpenFile, Store};
 use crate::format::{Format, io_error};
+
+/// The metadata of torch.distributed.checkpoint: where each tensor of the file begins in the whole one, and the version of
+/// that. (pytorch/pytorch, `torch/distributed/checkpoint/_hf_utils.py`)
+const SLICES: &str = "DCP_SHARDING_INFO";
+const SLICES_VERSION: &str = "DCP_VERSION";
+
+/// Returns whether a slice begins elsewhere than its tensor does; what cannot be read counts as that.
+fn displaced(text: &str) -> bool {
+    let is_start = |slice: &serde_json::Value| {
+        let offsets = slice.get("saved_offsets").and_then(serde_json::Value::as_array);
+        offsets.is_some_and(|offsets| offsets.iter().all(|offset| offset.as_u64() == Some(0)))
+    };
+    let slices = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text);
+    !slices.is_ok_and(|slices| slices.values().all(is_start))
+}
 
 /// Reads a file's header; what is wrong inside it goes to the collector.
 pub(in crate::format) fn read(file: &Arc<OpenFile>, out: &mut Collector) -> Result<Part, Errors> {
@@ -18,7 +35,13 @@ pub(in crate::format) fn read(file: &Arc<OpenFile>, out: &mut Collector) -> Resu
     let data_start = 8 + length;
     let header = header::parse(&text, file.size - data_start, &file.path, out);
     let mut part = Part::of(Format::Safetensors, file);
+    let facts = header.metadata.iter().map(|(key, text)| (key.clone(), text.as_str().into()));
+    part.facts = facts::of_entries(facts);
     part.metadata = header.metadata;
+    part.member = part.metadata.remove(SLICES).map(|text| Membership::Slices { displaced: displaced(&text) });
+    if part.member.is_some() {
+        part.metadata.remove(SLICES_VERSION);
+    }
     part.tensors.extend(header.tensors.into_iter().map(|entry| TensorMeta {
         strides: row_major(&entry.shape),
         key: entry.key,
@@ -98,11 +121,11 @@ mod tests {
     fn a_declared_length_is_checked_before_it_is_used() {
         let folder = tempfile::tempdir().expect("folder");
         for (bytes, code) in [
-            (u64::MAX.to_le_bytes().to_vec(), "format/header-too-large"),
+            (u64::MAX.to_le_bytes().to_vec(), "format/unknown"),
             ([&100_000_001_u64.to_le_bytes()[..], b"{"].concat(), "format/header-too-large"),
             ([&100_000_000_u64.to_le_bytes()[..], b"{"].concat(), "format/truncated"),
-            (vec![0; 8], "format/bad-header"),
-            (vec![0; 7], "format/truncated"),
+            (vec![0; 8], "format/unknown"),
+            (vec![0; 7], "format/unknown"),
         ] {
             assert_eq!(codes(&open_plain(&put(folder.path(), "a", &bytes))), [code], "{bytes:?}");
         }

@@ -36,7 +36,7 @@ fn lay_out_within(
     }
     for tensor in tensors.iter().filter(|tensor| tensor.dtype.is_quantised()) {
         let message = format!("safetensors has no type for the quantised blocks of {}", tensor.dtype);
-        let help = "write a GGUF file with `--format gguf`, or leave the tensor out with `--drop`";
+        let help = "write a GGUF file with `--format gguf`, or dequantise the checkpoint first";
         out.push(Diagnostic::error("format/cannot-hold", message).tensor(tensor.key).help(help));
     }
     let mut order: Vec<usize> = (0..tensors.len()).collect();

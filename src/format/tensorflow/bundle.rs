@@ -20,7 +20,7 @@ use crate::format::part::Part;
 use crate::format::root::{Content, Descent, Leaf, choose};
 use crate::format::shards::check_link;
 use crate::format::store::{OpenFile, Spool, Store};
-use crate::format::{Format, OpenOptions, shown};
+use crate::format::{Format, OpenOptions, foreign, shown};
 
 /// The most dimensions of a tensor (tensorflow/tensorflow, `tensorflow/core/framework/tensor_shape.h`).
 const MOST_DIMS: usize = 254;
@@ -87,6 +87,10 @@ pub(in crate::format) fn read(
 /// Returns the first entry, which says of what kind the checkpoint is.
 fn header(entries: &[table::Entry], path: &Path) -> Result<proto::Header, Errors> {
     let header = match entries.first() {
+        // Version 1 has a message in the first field, where the index has a number.
+        Some((key, value)) if key.is_empty() && value.first() == Some(&0x0a) => {
+            return Err(foreign::TENSORFLOW_V1.error(path).into());
+        }
         Some((key, value)) if key.is_empty() => proto::Header::decode(value.as_slice()),
         _ => {
             let message =

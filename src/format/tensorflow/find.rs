@@ -4,7 +4,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::TABLE_MAGIC;
+use crate::diag::{Diagnostic, Errors};
+use crate::format::foreign::listed;
 use crate::format::shards::name_problem;
+use crate::format::shown;
 use crate::format::store::{OpenFile, Store};
 
 /// Returns the index file of a checkpoint that is given by its prefix, which is no file, or by one of its data files,
@@ -20,16 +23,40 @@ pub(in crate::format) fn index_of_prefix(path: &Path) -> Option<PathBuf> {
 
 /// Returns the index file of the checkpoint that a folder holds, where it holds one: what its `checkpoint` file names
 /// as the latest, or the only index there, or the only one among the `variables` of a SavedModel.
-pub(in crate::format) fn latest_in(folder: &Path) -> Option<PathBuf> {
-    if let Some(index) = latest(folder) {
-        return Some(index);
-    }
+///
+/// # Errors
+/// Returns `format/no-latest` where the `checkpoint` file names one that is not there.
+pub(in crate::format) fn latest_in(folder: &Path) -> Result<Option<PathBuf>, Errors> {
     let mut indexes = indexes_in(folder);
+    if let Some(named) = named_latest(folder) {
+        return match in_folder(folder, &named) {
+            Some(index) => Ok(Some(index)),
+            None => Err(not_there(folder, &named, &indexes).into()),
+        };
+    }
     if indexes.is_empty() {
         indexes = indexes_in(&folder.join("variables"));
     }
-    let index = indexes.pop()?;
-    indexes.is_empty().then_some(index)
+    let index = indexes.pop();
+    Ok(index.filter(|_| indexes.is_empty()))
+}
+
+/// Says that the latest checkpoint is not there; `indexes` are those of others.
+fn not_there(folder: &Path, named: &[u8], indexes: &[PathBuf]) -> Diagnostic {
+    let named = shown(&String::from_utf8_lossy(named));
+    let message = format!(
+        "its file `checkpoint` names `{named}` as the latest checkpoint, and that is not in the folder"
+    );
+    let diagnostic = Diagnostic::error("format/no-latest", message).file(folder);
+    let mut others: Vec<String> =
+        indexes.iter().filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned())).collect();
+    others.sort_unstable();
+    if others.is_empty() {
+        return diagnostic.help("fetch the files of that checkpoint too, or name another folder");
+    }
+    let diagnostic = diagnostic.found(listed(&others));
+    diagnostic
+        .help("fetch the files of that checkpoint too; or, if another one is meant, name it by its prefix")
 }
 
 /// Returns whether that is how the name of a data file ends, `data-00000-of-00001`.
@@ -45,22 +72,31 @@ fn with_index(prefix: &Path) -> Option<PathBuf> {
     Some(prefix.with_file_name(name))
 }
 
-/// Returns the index of the checkpoint that the folder's `checkpoint` file names, where it is in the folder.
-fn latest(folder: &Path) -> Option<PathBuf> {
+/// Returns the prefix that the folder's `checkpoint` file names as that of the latest checkpoint, if it is such a file.
+fn named_latest(folder: &Path) -> Option<Vec<u8>> {
     let file = OpenFile::open(&folder.join("checkpoint")).ok()?;
     // It goes on with all checkpoints that are kept; the latest comes first.
     let text = file.bytes(0, file.size.min(1 << 16)).ok()?;
     let line =
         text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"model_checkpoint_path:"))?;
-    let prefix = String::from_utf8(unquoted(line.trim_ascii())?).ok()?;
+    // What is no text in quotes stands for itself in a message.
+    Some(unquoted(line.trim_ascii()).unwrap_or_else(|| line.trim_ascii().to_vec()))
+}
+
+/// Returns the index of a checkpoint by its prefix, or the checkpoint itself where it is one of version 1, if it is in the
+/// folder.
+fn in_folder(folder: &Path, prefix: &[u8]) -> Option<PathBuf> {
+    let prefix = str::from_utf8(prefix).ok()?;
     // An absolute path is that of the machine where it was trained: the folder has been moved as a whole.
-    let name = if name_problem(&prefix).is_none() { &prefix } else { prefix.rsplit('/').next()? };
+    let name = if name_problem(prefix).is_none() { prefix } else { prefix.rsplit('/').next()? };
     if name_problem(name).is_some() {
         return None;
     }
     // A `.` for a name would be the folder itself, and its index beside it.
-    let index = with_index(&folder.join(name))?;
-    (index.starts_with(folder) && index.is_file()).then_some(index)
+    let prefix = folder.join(name);
+    let index = with_index(&prefix)?;
+    let all = [index, prefix];
+    all.into_iter().find(|path| path.starts_with(folder) && path != folder && path.is_file())
 }
 
 /// Returns the bytes that stand between quotes in a text message (protocolbuffers/protobuf, the text format's
@@ -144,13 +180,13 @@ mod tests {
         put(outer.path(), "outside.index", &TABLE_MAGIC);
         put(outer.path(), "inside.index", &TABLE_MAGIC);
         let folder = &outer.path().join("inside");
-        assert_eq!(latest_in(folder), None);
+        assert_eq!(latest(folder), Ok(None));
         let one = put(folder, "a-1.index", &TABLE_MAGIC);
         put(folder, "notes.index", b"no table");
         put(folder, "._a-1.index", &TABLE_MAGIC);
-        assert_eq!(latest_in(folder), Some(one.clone()));
+        assert_eq!(latest(folder), Ok(Some(one.clone())));
         let two = put(folder, "a-2.index", &TABLE_MAGIC);
-        assert_eq!(latest_in(folder), None);
+        assert_eq!(latest(folder), Ok(None));
         let umlaut = put(folder, "ü.index", &TABLE_MAGIC);
         for (text, found) in [
             ("model_checkpoint_path: \"a-2\"\nall_model_checkpoint_paths: \"a-1\"\n", Some(&two)),
@@ -164,19 +200,30 @@ mod tests {
             ("model_checkpoint_path: \"a-2\n", None),
             ("model_checkpoint_path: \"a\\777\"", None),
             ("model_checkpoint_path: \"a-3\"", None),
-            ("", None),
         ] {
             put(folder, "checkpoint", text.as_bytes());
-            assert_eq!(latest_in(folder).as_ref(), found, "{text}");
+            let wanted = found.map_or(Err("format/no-latest"), |path| Ok(Some(path.clone())));
+            assert_eq!(latest(folder), wanted, "{text}");
         }
+        put(folder, "checkpoint", b"model_checkpoint_path: \"a-3\"");
+        let errors = latest_in(folder).expect_err("is not there");
+        let text = format!("{:?}", errors.diagnostics());
+        assert!(text.contains("`a-3`") && text.contains("`a-1`, `a-2`"), "{text}");
+        // Another file of that name.
+        put(folder, "checkpoint", b"\x81");
+        assert_eq!(latest(folder), Ok(None));
+    }
+
+    fn latest(folder: &Path) -> Result<Option<PathBuf>, &'static str> {
+        latest_in(folder).map_err(|errors| errors.diagnostics()[0].code)
     }
 
     #[test]
     fn a_saved_model_keeps_its_checkpoint_among_the_variables() {
         let folder = tempfile::tempdir().expect("folder");
         let index = put(folder.path(), "variables/variables.index", &TABLE_MAGIC);
-        assert_eq!(latest_in(folder.path()), Some(index));
+        assert_eq!(latest(folder.path()), Ok(Some(index)));
         put(folder.path(), "variables/other.index", &TABLE_MAGIC);
-        assert_eq!(latest_in(folder.path()), None);
+        assert_eq!(latest(folder.path()), Ok(None));
     }
 }

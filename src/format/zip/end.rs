@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{END, END64, LOCATOR};
+use super::{END, END64, LOCATOR, SIGNATURE};
 use crate::diag::{Diagnostic, Errors};
+use crate::format::foreign;
 use crate::format::store::OpenFile;
 
 /// What to do about an archive that does not add up.
@@ -167,6 +168,13 @@ pub(super) fn directory(file: &Arc<OpenFile>) -> Result<Directory, Errors> {
             .expected(format!("a directory that ends before {end}"))
             .help(DAMAGED)
             .into());
+    }
+    // What follows the directory is its signature at most; places are counted from the start of the archive, so bytes that
+    // are too many are another archive before this one.
+    let behind = record.start + record.size;
+    let is_signed = behind + 4 <= end && file.bytes(behind, 4)? == SIGNATURE.to_le_bytes();
+    if behind < end && !is_signed {
+        return Err(foreign::SEVERAL_ARCHIVES.error(&file.path).into());
     }
     Ok(Directory { start: record.start, size: record.size, count: record.count, comment })
 }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use flate2::read::DeflateDecoder;
 
 use super::end::{DAMAGED, Fields, directory, fail};
-use super::{CENTRAL, LOCAL, ZIP64};
+use super::{CENTRAL, END, LOCAL, ZIP64};
 use crate::diag::{Collector, Diagnostic, Errors};
-use crate::format::shown;
 use crate::format::store::OpenFile;
+use crate::format::{foreign, shown};
 
 /// The most that deflate can make of one byte: 258 bytes for two bits (RFC 1951, 3.2.5).
 const DEFLATE_RATIO: u64 = 1032;
@@ -34,6 +34,8 @@ pub(in crate::format) struct Entry {
     pub(in crate::format) size: u64,
     /// Whether it is compressed; its bytes lie in the file as they are otherwise.
     pub(in crate::format) deflated: bool,
+    /// The method by which it is compressed, where that is none that is read.
+    pub(in crate::format) unread: Option<String>,
     /// The CRC-32 of the bytes that it has.
     pub(in crate::format) crc: u32,
 }
@@ -44,7 +46,7 @@ pub(in crate::format) struct Entry {
 ///
 /// # Errors
 /// Returns `format/zip` for everything that is wrong: no directory, counts and sizes beyond the file, an encrypted entry,
-/// an archive of several disks, a method other than "stored" and "deflated", a name that stands twice, local headers that
+/// an archive of several disks, a name that stands twice, local headers that
 /// say something else than the directory, and entries that overlap.
 pub(in crate::format) fn entries(file: &Arc<OpenFile>) -> Result<Vec<Entry>, Errors> {
     let directory = directory(file)?;
@@ -88,7 +90,10 @@ pub(in crate::format) fn entries(file: &Arc<OpenFile>) -> Result<Vec<Entry>, Err
         let message = format!("the zip archive's directory has {} bytes too many", fields.0.len());
         out.push(fail(file, message).help(DAMAGED));
     }
-    check_apart(file, spans, &entries, &mut out);
+    check_apart(file, &mut spans, &entries, &mut out);
+    if !out.has_errors() && !is_one(file, &spans, directory.start)? {
+        out.push(foreign::SEVERAL_ARCHIVES.error(&file.path));
+    }
     out.finish(entries).map(|(entries, _)| entries)
 }
 
@@ -104,8 +109,11 @@ pub(in crate::format) fn comment(file: &Arc<OpenFile>) -> Result<Vec<u8>, Errors
 /// directory says.
 pub(in crate::format) fn reader(file: &Arc<OpenFile>, entry: &Entry) -> EntryReader {
     let range = file.range(entry.start, entry.stored);
-    let inner: Box<dyn Read + Send> =
-        if entry.deflated { Box::new(DeflateDecoder::new(range)) } else { Box::new(range) };
+    let inner: Box<dyn Read + Send> = match &entry.unread {
+        Some(method) => Box::new(Unread(method.clone())),
+        None if entry.deflated => Box::new(DeflateDecoder::new(range)),
+        None => Box::new(range),
+    };
     EntryReader {
         inner,
         left: entry.size,
@@ -137,6 +145,16 @@ pub(in crate::format) fn bytes(file: &Arc<OpenFile>, entry: &Entry, limit: u64) 
     extract(file, entry, &mut bytes)
         .map_err(|error| fail(file, format!("cannot read the entry `{}`: {error}", shown(&entry.name))))?;
     Ok(bytes)
+}
+
+/// Stands for the bytes of an entry that is compressed by that method.
+struct Unread(String);
+
+impl Read for Unread {
+    fn read(&mut self, _buffer: &mut [u8]) -> io::Result<usize> {
+        let message = format!("it is compressed with {}; stored and deflated entries are read", self.0);
+        Err(io::Error::new(io::ErrorKind::InvalidData, message))
+    }
 }
 
 /// An entry's bytes as they are when nothing is compressed.
@@ -321,14 +339,10 @@ fn entry(
         let diagnostic = damaged("is another in the directory than in its local header".to_owned());
         return Err(Box::new(diagnostic.expected(said(central)).found(said(&local))));
     }
-    let deflated = match central.method {
-        0 => false,
-        8 => true,
-        other => {
-            let method = method_name(other);
-            let expected = "stored or deflated entries";
-            return Err(Box::new(wrong(format!("is compressed with {method}")).expected(expected)));
-        }
+    let (deflated, unread) = match central.method {
+        0 => (false, None),
+        8 => (true, None),
+        other => (true, Some(method_name(other))),
     };
     let end = start.checked_add(central.stored).filter(|&end| end <= limit);
     let Some(end) = end else {
@@ -338,13 +352,14 @@ fn entry(
         )));
     };
     let possible = if deflated { central.stored.saturating_mul(DEFLATE_RATIO) } else { central.stored };
-    if central.size > possible || (!deflated && central.size != central.stored) {
+    if unread.is_none() && central.size > possible || (!deflated && central.size != central.stored) {
         let (size, stored) = (central.size, central.stored);
         return Err(damaged(format!(
             "would have {size} bytes in {stored} bytes of the file, which is not possible"
         )));
     }
-    let entry = Entry { name, start, stored: central.stored, size: central.size, deflated, crc: central.crc };
+    let (stored, size, crc) = (central.stored, central.size, central.crc);
+    let entry = Entry { name, start, stored, size, deflated, unread, crc };
     Ok(((central.local, end), entry))
 }
 
@@ -358,7 +373,7 @@ fn agree(central: &Header<'_>, local: &Header<'_>) -> bool {
 /// Checks that no two entries share bytes.
 fn check_apart(
     file: &Arc<OpenFile>,
-    mut spans: Vec<((u64, u64), usize)>,
+    spans: &mut [((u64, u64), usize)],
     entries: &[Entry],
     out: &mut Collector,
 ) {
@@ -375,6 +390,29 @@ fn check_apart(
         }
     }
 }
+
+/// Returns whether what is in none of the entries is no other archive: nothing before the first entry, and no end of a
+/// directory between two.
+fn is_one(file: &Arc<OpenFile>, spans: &[((u64, u64), usize)], directory: u64) -> Result<bool, Errors> {
+    if spans.first().is_some_and(|((start, _), _)| *start > 0) {
+        return Ok(false);
+    }
+    let starts = spans.iter().skip(1).map(|((start, _), _)| *start).chain([directory]);
+    for (((_, end), _), next) in spans.iter().zip(starts) {
+        // Sizes that follow the data take 24 bytes; an end with a comment this many.
+        let length = next.saturating_sub(*end).min(MOST_END);
+        if length > 24 {
+            let bytes = file.bytes(next - length, length)?;
+            if bytes.windows(4).any(|bytes| bytes == END.to_le_bytes()) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// The most bytes of the end of an archive: the record and its comment.
+const MOST_END: u64 = 22 + 65_535;
 
 /// Returns what a compression method is called (`APPNOTE.TXT`, 4.4.5).
 fn method_name(method: u16) -> String {
@@ -414,7 +452,6 @@ mod tests {
 
     use super::*;
     use crate::format::testing::put;
-    use crate::format::zip::END;
 
     /// An entry as it is written here, by hand.
     #[derive(Clone)]
@@ -583,8 +620,6 @@ mod tests {
         let bomb = Made { size: 10_000, ..deflated("archive/data/0", &[0; 5]) };
         refused(&archive(&[bomb]), "which is not possible");
         refused(&archive(&[Made { size: 4, ..pickle.clone() }]), "which is not possible");
-        refused(&archive(&[Made { method: 12, ..pickle.clone() }]), "bzip2 (method 12)");
-        refused(&archive(&[Made { method: 77, ..pickle.clone() }]), "method 77");
         for other in [
             Made { name: b"archive/data.pkL".to_vec(), ..pickle.clone() },
             Made { crc: 1, ..pickle.clone() },
@@ -610,6 +645,30 @@ mod tests {
         refused(&ended(short, &[central(&long, 0)], b""), "would take 8 bytes at 35, but the data end at 39");
         refused(&ended(local(&inner), &[central(&inner, 7)], b""), "would begin at 7");
         refused(&ended(local(&inner), &[central(&inner, 1)], b""), "no local header at 1");
+    }
+
+    #[test]
+    fn several_archives_in_one_file_are_not_one() {
+        let several = |bytes: &[u8]| {
+            let errors = read(bytes).expect_err("is refused");
+            let codes: Vec<&str> = errors.diagnostics().iter().map(|diagnostic| diagnostic.code).collect();
+            assert_eq!(codes, ["format/several-archives"]);
+        };
+        let one = archive(&[stored("data.pkl", b"ab")]);
+        let other = archive(&[stored("data.pkl", b"cd")]);
+        // Of one length, so that the places of the last fit the first.
+        several(&[&one[..], &other].concat());
+        several(&[&one[..], &other, &one].concat());
+        // With the places of the whole file, as `zip -A` writes them.
+        let last = stored("data.pkl", b"cd");
+        let moved = [&one[..], &local(&last)].concat();
+        several(&ended(moved, &[central(&last, one.len())], b""));
+        let first = stored("a", b"ab");
+        let both = [&local(&first)[..], &one, &local(&last)].concat();
+        let at = both.len() - local(&last).len();
+        several(&ended(both, &[central(&first, 0), central(&last, at)], b""));
+        // An archive that is an entry is data.
+        assert!(read(&archive(&[stored("a.zip", &one), stored("b", b"x")])).is_ok());
     }
 
     #[test]
@@ -681,7 +740,7 @@ mod tests {
 
     #[test]
     fn many_wrong_entries_are_not_all_told() {
-        let all: Vec<Made> = (0..1000).map(|n| Made { method: 99, ..stored(&n.to_string(), b"1") }).collect();
+        let all: Vec<Made> = (0..1000).map(|n| Made { size: 4, ..stored(&n.to_string(), b"1") }).collect();
         let errors = read(&archive(&all)).expect_err("refused");
         assert_eq!(errors.diagnostics().len(), MOST_WRONG);
         assert_eq!(errors.diagnostics()[0].file.as_deref().and_then(Path::file_name), Some("a.zip".as_ref()));

@@ -15,7 +15,7 @@ use crate::format::Reader;
 use crate::mapping::key::Captures;
 use crate::parallel::in_parallel_with;
 use crate::progress::Progress;
-use crate::verify::agreement::Agreement;
+use crate::verify::agreement::{Agreement, value};
 use crate::verify::compare::{Bytes, Offsets, Outcome, Scratch, Stored, compare};
 use crate::verify::equal::advance;
 use crate::verify::naive::{Found, Reader as Naive, Sizes};
@@ -291,11 +291,14 @@ impl<'a> Direction<'a> {
         let near_bytes = FileBytes { reader: self.near.reader, file: near_meta.file };
         let far_bytes = FileBytes { reader: self.far.reader, file: far_meta.file };
         let (a, b) = (self.near.tensors[at].affine, self.far.tensors[chosen.far].affine);
-        let agreement = if near_meta.dtype == far_meta.dtype && a == b {
-            Agreement::Bits
-        } else {
-            let scale = a.0 / b.0;
-            Agreement::Value { scale, offset: a.1 - b.1 * scale }
+        // The target is what was rounded, from whichever side it is seen.
+        let (target, source) = if self.from_target { (a, b) } else { (b, a) };
+        let scale = target.0 / source.0;
+        let offset = target.1 - source.1 * scale;
+        let agreement = match self.from_target {
+            _ if near_meta.dtype == far_meta.dtype && a == b => Agreement::Bits,
+            true => Agreement::Value { scale, offset },
+            false => Agreement::ValueThere { scale, offset },
         };
         let near_stored = Stored { bytes: &near_bytes, start: near_meta.offset, dtype: near_meta.dtype };
         let far_stored = Stored { bytes: &far_bytes, start: far_meta.offset, dtype: far_meta.dtype };
@@ -304,19 +307,29 @@ impl<'a> Direction<'a> {
         work.axes = Some((name, dims));
         outcome.elements += found.elements;
         *work.visited.entry(far_index).or_default() += found.elements;
-        if let Some(difference) = self.difference(at, far_meta, param, &found) {
+        if let Some(difference) = self.difference(at, far_meta, param, agreement, &found) {
             outcome.differences.push((share.before, difference));
         }
         Ok(())
     }
 
-    fn difference(&self, at: usize, far: &TensorMeta, param: &str, found: &Outcome) -> Option<Difference> {
+    fn difference(
+        &self,
+        at: usize,
+        far: &TensorMeta,
+        param: &str,
+        agreement: Agreement,
+        found: &Outcome,
+    ) -> Option<Difference> {
         let (near_offset, far_offset, near_bits, far_bits) = found.first?;
         let near = self.meta(at);
         let param_index = self.param_index(at, param, &near.index_at(near_offset)).unwrap_or_default();
         let near_side = (near.key.clone(), near.index_at(near_offset), near_bits);
         let far_side = (far.key.clone(), far.index_at(far_offset), far_bits);
+        let types = if self.from_target { (near.dtype, far.dtype) } else { (far.dtype, near.dtype) };
         let (target, source) = if self.from_target { (near_side, far_side) } else { (far_side, near_side) };
+        let wanted = agreement.wanted(types, source.2).unwrap_or(source.2);
+        let values = value(target.2, types.0).zip(value(wanted, types.0));
         Some(Difference {
             what: "elements differ".into(),
             target: Some(target.0),
@@ -326,7 +339,9 @@ impl<'a> Direction<'a> {
             param: Some(param.to_owned()),
             param_index,
             count: found.differing,
-            bits: Some((target.2, source.2)),
+            bits: Some((target.2, wanted)),
+            values,
+            help: None,
         })
     }
 

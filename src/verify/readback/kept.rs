@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::direction::{FileBytes, system};
-use super::{Difference, ReadBack};
+use super::{Difference, ReadBack, other_type};
 use crate::bind::Bound;
 use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Diagnostic, Errors};
@@ -39,7 +39,7 @@ pub(super) fn kept(
     threads: usize,
     progress: &dyn Progress,
 ) -> Result<(), Errors> {
-    let pairs: Vec<Result<Pair<'_>, String>> =
+    let pairs: Vec<Result<Pair<'_>, Unlike>> =
         bound.kept.iter().map(|(tensor, key)| Pair::new(bound, (source, *tensor), (target, key))).collect();
     let pieces: Vec<(usize, Range<u64>)> = pairs
         .iter()
@@ -65,27 +65,34 @@ pub(super) fn kept(
     }
     for ((pair, count), (tensor, key)) in pairs.iter().zip(counts).zip(&bound.kept) {
         result.tensors += 1;
-        let what = match pair {
+        let (what, help) = match pair {
             Ok(pair) => {
                 result.elements += pair.from.elements();
                 match pair.way {
                     _ if count == 0 => continue,
-                    Way::Bytes => "bytes of a tensor that passes through differ",
-                    Way::Order | Way::Strides => "elements differ",
+                    Way::Bytes => ("bytes of a tensor that passes through differ".to_owned(), None),
+                    Way::Order | Way::Strides => ("elements differ".to_owned(), None),
                 }
             }
-            Err(what) => what,
+            Err((what, help)) => {
+                result.other_types |= help.is_some();
+                (what.clone(), help.clone())
+            }
         };
         let source = Some(source.catalog().tensors[*tensor].key.clone());
         result.differences.push(Difference {
             target: Some(key.clone()),
             source,
             count,
+            help,
             ..Difference::new(what)
         });
     }
     Ok(())
 }
+
+/// What is wrong with a target's tensor where nothing can be compared, and what to do about it.
+type Unlike = (String, Option<String>);
 
 /// How a tensor is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,14 +120,16 @@ impl<'a> Pair<'a> {
         bound: &Bound,
         (source, tensor): (&'a dyn Reader, usize),
         (target, key): (&'a dyn Reader, &str),
-    ) -> Result<Pair<'a>, String> {
+    ) -> Result<Pair<'a>, Unlike> {
         let from = &source.catalog().tensors[tensor];
         let Some(to) = target.catalog().find(key).map(|index| &target.catalog().tensors[index]) else {
-            return Err("the target lacks this tensor".into());
+            return Err(("the target lacks this tensor".into(), None));
         };
-        let dtype = from.dtype.cast_to(bound.dtype);
+        let dtype = from.dtype.cast_to(bound.dtype.filter(|_| !bound.computed.contains(&tensor)));
         if to.shape != from.shape || to.dtype != dtype {
-            return Err(format!("expected {dtype} {:?}, found {} {:?}", from.shape, to.dtype, to.shape));
+            let what = format!("expected {dtype} {:?}, found {} {:?}", from.shape, to.dtype, to.shape);
+            let help = (to.shape == from.shape).then(|| other_type(dtype, to.dtype)).flatten();
+            return Err((what, help));
         }
         let in_order = [from, to].iter().all(|meta| meta.strides == row_major(&meta.shape));
         let way = match in_order {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::naive::Reader as Naive;
 use crate::bind::{AxisSizes, Bound};
 use crate::diag::{Diagnostic, Errors};
+use crate::dtype::Dtype;
 use crate::format::Reader;
 use crate::mapping::select::Selection;
 use crate::progress::Progress;
@@ -18,7 +19,7 @@ use kept::kept;
 use share::TensorOutcome;
 
 /// A tensor that is not what it should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// What is wrong, one clause.
     pub what: String,
@@ -36,8 +37,12 @@ pub struct Difference {
     pub param_index: Vec<(String, u64)>,
     /// The differing elements.
     pub count: u64,
-    /// The bits in the target and in the source.
+    /// The bits in the target, and those that should be there: the source's after its shift and cast.
     pub bits: Option<(u64, u64)>,
+    /// The two as numbers, for types that have values.
+    pub values: Option<(f64, f64)>,
+    /// What to do about it.
+    pub help: Option<String>,
 }
 
 impl Difference {
@@ -52,6 +57,8 @@ impl Difference {
             param_index: Vec::new(),
             count: 0,
             bits: None,
+            values: None,
+            help: None,
         }
     }
 }
@@ -65,22 +72,33 @@ impl Difference {
             if index.is_empty() { String::new() } else { format!(", the first at {}", index.join(" ")) };
         let count = if self.count > 0 { format!(" ({} elements)", self.count) } else { String::new() };
         let mut error = Diagnostic::error("verify/differs", format!("{}{of}{count}{index}", self.what));
+        error.help.clone_from(&self.help);
         error.tensors = self.target.iter().chain(&self.source).cloned().collect();
-        if let Some((target, source)) = self.bits {
+        if let Some((target, wanted)) = self.bits {
+            let (found, expected) = self.values.unzip();
+            let number = |value: Option<f64>| value.map_or(String::new(), |value| format!(" ({value:?})"));
             let place = |key: &Option<String>, index: &[u64]| match key {
                 Some(key) => format!("`{key}` {index:?}"),
                 None => "zero".to_owned(),
             };
             error = error
-                .expected(format!("{source:#x}, as at {}", place(&self.source, &self.source_index)))
-                .found(format!("{target:#x} at {}", place(&self.target, &self.target_index)));
+                .expected(format!(
+                    "{wanted:#x}{}, from {}",
+                    number(expected),
+                    place(&self.source, &self.source_index)
+                ))
+                .found(format!(
+                    "{target:#x}{} at {}",
+                    number(found),
+                    place(&self.target, &self.target_index)
+                ));
         }
         error
     }
 }
 
 /// What was compared, and what differs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReadBack {
     /// Target tensors compared.
     pub tensors: u64,
@@ -88,6 +106,8 @@ pub struct ReadBack {
     pub elements: u64,
     /// Everything that differs, in order of the target's names.
     pub differences: Vec<Difference>,
+    /// Whether tensors of the right shape have another type, so that nothing can be told of their values.
+    pub other_types: bool,
 }
 
 impl ReadBack {
@@ -108,6 +128,14 @@ impl ReadBack {
         self.differences.iter().map(Difference::diagnostic).collect()
     }
 }
+
+/// Says how a target of another type can be verified: as what `--dtype` makes of the source.
+fn other_type(expected: Dtype, found: Dtype) -> Option<String> {
+    (expected.is_computable() && found.is_computable()).then(|| {
+        format!("where it was converted with a cast, verify with `--dtype {}`", found.name().to_lowercase())
+    })
+}
+
 /// Compares a converted checkpoint with its source.
 ///
 /// # Errors
@@ -149,7 +177,14 @@ pub fn read_back(
                 "expected {} {:?}, found {} {:?}",
                 tensor.dtype, tensor.shape, stored.dtype, stored.shape
             );
-            result.differences.push(Difference { target: Some(tensor.key.clone()), ..Difference::new(what) });
+            result.other_types |= stored.shape == tensor.shape;
+            let help =
+                (stored.shape == tensor.shape).then(|| other_type(tensor.dtype, stored.dtype)).flatten();
+            result.differences.push(Difference {
+                target: Some(tensor.key.clone()),
+                help,
+                ..Difference::new(what)
+            });
             continue;
         }
         targets.push(Tensor {
@@ -161,17 +196,33 @@ pub fn read_back(
         });
     }
     expected.extend(bound.kept.iter().map(|(_, key)| key.as_str()));
+    let target_layout = bound.target_layout.as_ref().unwrap_or(selection.target());
+    // What the layout's readers ignore, as it is dropped from a source; what is computed they read.
+    let is_ignored = |key: &str| {
+        let (file, key) = target_layout.split_name(key);
+        let is_computed =
+            target_layout.computed.iter().any(|computed| computed.template.matches(file, key).is_some());
+        !is_computed && target_layout.ignore.iter().any(|template| template.matches(file, key).is_some())
+    };
     for stored in &target.catalog().tensors {
-        if !expected.contains(stored.key.as_str()) {
+        if !expected.contains(stored.key.as_str()) && !is_ignored(&stored.key) {
             let target = Some(stored.key.clone());
             result
                 .differences
                 .push(Difference { target, ..Difference::new("nothing in the source gives this tensor") });
         }
     }
+    for (key, reason) in &target.catalog().unread {
+        let target = Some(key.clone());
+        result.differences.push(Difference { target, ..Difference::new(reason.message.clone()) });
+    }
     let mapping = selection.mapping();
-    let near = side(Naive { mapping, layout: selection.target() }, target, targets);
-    let far = side(Naive { mapping, layout: selection.source() }, source, sources.collect());
+    let near = side(Naive { mapping, layout: target_layout }, target, targets);
+    let far = side(
+        Naive { mapping, layout: bound.source_layout.as_ref().unwrap_or(selection.source()) },
+        source,
+        sources.collect(),
+    );
     let forward = Direction { near: &near, far: &far, from_target: true };
     let all: Vec<usize> = (0..near.tensors.len()).collect();
     let (outcomes, visited) = forward.run(&all, threads, progress)?;

@@ -271,3 +271,62 @@ with h5py.File("circle.h5", "w") as file:
     group = file.create_group("a")
     group["w"] = floats(2)
     group["a"] = group
+
+# Links: soft and external ones, a group with so many that a heap holds them, and what leads nowhere. `links_other.h5` is
+# what the external ones lead to.
+
+
+def link_tree(file, other):
+    file["attn/q/kernel"] = floats(3, 5)
+    file["attn/q/bias"] = floats(5)
+    file["tied"] = h5py.SoftLink("/attn/q/kernel")
+    file["attn/copy"] = h5py.SoftLink("q")
+    file["twice"] = h5py.SoftLink("attn/copy/bias")
+    file["more"] = h5py.ExternalLink(other, "/w")
+    file["attn/far"] = h5py.ExternalLink(other, "group")
+    for number in range(40):
+        file[f"many/layer_with_a_rather_long_name_{number:02}"] = h5py.SoftLink("/attn/q/bias")
+
+
+def truth(name):
+    """Returns the arrays that a file has under all names, as h5py follows them."""
+    with h5py.File(name, "r") as file:
+        def inside(group, path):
+            for key in group:
+                item = group[key]
+                yield from inside(item, path + [key]) if isinstance(item, h5py.Group) else [("/".join(path + [key]), item[()])]
+        return dict(inside(file, []))
+
+
+with create("links_other.h5", NEW) as file:
+    file["w"] = floats(4, 2)
+    file["group/a"] = floats(2)
+    file["group/b"] = h5py.SoftLink("/w")
+with create("links_latest.h5", NEW) as file:
+    link_tree(file, "links_other.h5")
+put("links_latest.h5", truth("links_latest.h5"))
+
+with h5py.File("links.h5", "w") as file:
+    file["attn/q/kernel"] = floats(3, 5)
+    file["attn/q/bias"] = floats(5)
+    file["attn/copy"] = h5py.SoftLink("q")
+    file["attn/k"] = h5py.SoftLink("/attn/q/kernel")
+    for number in range(30):
+        file[f"m/x{number:02}"] = h5py.SoftLink("/attn/q/bias")
+put("links.h5", truth("links.h5"))
+
+with h5py.File("links_nowhere.h5", "w") as file:
+    file["w"] = floats(2)
+    file["soft"] = h5py.SoftLink("/none")
+    file["circle"] = h5py.SoftLink("circle")
+    file["file"] = h5py.ExternalLink("none.h5", "/w")
+    file["object"] = h5py.ExternalLink("links_other.h5", "/none")
+    file["outside"] = h5py.ExternalLink("../hdf5/links_other.h5", "/w")
+
+for size in (512, 4096):
+    with h5py.File(f"userblock_{size}.h5", "w", userblock_size=size) as file:
+        file["a/w"] = floats(3, 5)
+        file.create_dataset("chunked", data=floats(7, 5), chunks=(3, 2), compression="gzip")
+    with open(f"userblock_{size}.h5", "r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file")
+    put(f"userblock_{size}.h5", truth(f"userblock_{size}.h5"))

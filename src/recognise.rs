@@ -1,0 +1,190 @@
+//! From what a caller names to the two layouts of a conversion: `--from auto`, and which layouts read a file at all.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::claims::Standing;
+use crate::convert::ConvertOptions;
+use crate::detect::{Candidate, Detection, Question, names_to_try, only};
+use crate::diag::{Diagnostic, Errors};
+use crate::format::{Reader, files_of, open, open_set};
+use crate::identity::Identity;
+use crate::mapping::select::{Selection, read_files, select, with_those_for};
+use crate::mapping::{Layout, Mapping};
+use crate::provenance::Provenance;
+use crate::span::Source;
+
+/// What stands for a layout that is to be found out.
+const AUTO: &str = "auto";
+
+/// A checkpoint, and what it may be.
+pub struct Recognised {
+    /// The opened checkpoint.
+    pub reader: Box<dyn Reader>,
+    /// What it says of itself.
+    pub provenance: Provenance,
+    /// The families of which a layout holds any of its names.
+    pub mappings: Vec<Mapping>,
+    /// The layouts that match any of its names, what fits first.
+    pub candidates: Vec<Candidate>,
+}
+
+impl std::fmt::Debug for Recognised {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recognised").field("candidates", &self.candidates).finish_non_exhaustive()
+    }
+}
+
+/// Two layouts, and what the first was found to be.
+#[derive(Debug)]
+pub struct Selected {
+    /// The layouts.
+    pub selection: Selection,
+    /// The source's layout where it was found out, as `family/layout`.
+    pub found: Option<String>,
+}
+
+/// Opens a checkpoint and scores all layouts that are `wanted`; a folder that none explains is tried as a set of files
+/// whose names count. `mappings` are those of the user's files.
+///
+/// # Errors
+/// Returns what is wrong with the checkpoint's headers or config, and sizes that contradict what it records.
+pub fn recognise(
+    mappings: &[Mapping],
+    wanted: &dyn Fn(&Mapping, &Layout) -> bool,
+    source: &Path,
+    options: &ConvertOptions,
+) -> Result<Recognised, Errors> {
+    let look = |reader: Box<dyn Reader>| -> Result<Recognised, Errors> {
+        let catalog = reader.catalog();
+        let recorded = Identity::read(&catalog.metadata).filter(|_| !options.trust_layout);
+        if let Some(identity) = &recorded {
+            let agrees = identity.check_axes(&options.bind.axes);
+            agrees.map_err(|errors| errors.in_file("identity/", source))?;
+        }
+        let names = names_to_try(catalog, &options.bind);
+        let detection = Detection::new(catalog, &names);
+        let mappings = with_those_for(mappings.to_vec(), detection.names());
+        let config_files =
+            mappings.iter().flat_map(|mapping| mapping.layouts.values()).map(Layout::config_file);
+        let provenance = options.provenance(source, config_files, catalog)?;
+        let bind = crate::bind::BindOptions { provenance, ..options.bind.clone() };
+        let candidates = detection.candidates(&Question {
+            mappings: &mappings,
+            wanted,
+            options: &bind,
+            recorded: recorded.as_ref(),
+            trust_layout: options.trust_layout,
+        });
+        Ok(Recognised { reader, provenance: bind.provenance, mappings, candidates })
+    };
+    let fits = |found: &Recognised| found.candidates.iter().any(Candidate::fits);
+    let opened = open(source, &options.open).and_then(look);
+    // A checkpoint that is not whole, or of a format that is not read, is no set of files either.
+    let is_set = |errors: &Errors| {
+        let codes = ["format/ambiguous-folder", "format/duplicate-key"];
+        errors.diagnostics().iter().all(|diagnostic| codes.contains(&diagnostic.code))
+    };
+    let is_refused = opened.as_ref().is_err_and(|errors| !is_set(errors));
+    if !source.is_dir() || is_refused || opened.as_ref().is_ok_and(fits) {
+        return opened;
+    }
+    let set = files_of(source, &options.open).unwrap_or_default();
+    match open_set(source, &set, &options.open).and_then(look) {
+        Ok(set) if fits(&set) => Ok(set),
+        _ => opened,
+    }
+}
+
+/// Selects the two layouts that a caller names; `auto` as the first is the one layout that explains the source.
+///
+/// # Errors
+/// Returns a name that no layout has, layouts of different families (with the layout of the target's family that reads
+/// the source, if one does), and what [`recognise`] and [`only`] say. A source that names no model, or one that nothing
+/// lists, is not taken for one whose rotary order the target stores otherwise: `detect/unknown-model`.
+pub fn select_for(
+    from: &str,
+    to: &str,
+    files: &[Arc<Source>],
+    source: &Path,
+    options: &ConvertOptions,
+) -> Result<Selected, Errors> {
+    if from != AUTO {
+        let selected = select(from, to, files);
+        return match selected {
+            Ok(selection) => Ok(Selected { selection, found: None }),
+            Err(errors) => Err(with_a_way(errors, to, files, source, options)),
+        };
+    }
+    // The target says at least which families can be meant.
+    let wanted = |mapping: &Mapping, _: &Layout| match to.split_once('/') {
+        Some((family, _)) => mapping.family == family,
+        None => mapping.layouts.contains_key(to),
+    };
+    let own = read_files(files)?;
+    let found = recognise(&own, &wanted, source, options)?;
+    let catalog = found.reader.catalog();
+    let candidate = match only(&found.candidates, catalog) {
+        Ok(candidate) => candidate,
+        Err(errors) if found.candidates.iter().any(Candidate::fits) => return Err(errors),
+        Err(errors) => return Err(with_what_it_is(errors, &own, source, options)),
+    };
+    let name = candidate.name();
+    let to = match to.split_once('/') {
+        Some(_) => to.to_owned(),
+        None => format!("{}/{to}", candidate.family),
+    };
+    let selection = select(&name, &to, files)?;
+    if candidate.standing != Standing::Listed && !candidate.recorded && !options.trust_layout {
+        let axes = selection.mapping().reordered(selection.source(), selection.target());
+        if !axes.is_empty() {
+            let told = match &candidate.standing {
+                Standing::Unknown { model, place } => format!("{place} = `{model}`, which no layout lists"),
+                _ => "nothing says which model it is".to_owned(),
+            };
+            let axes: Vec<String> = axes.iter().map(|axis| format!("`{axis}`")).collect();
+            let message = format!(
+                "`{name}` fits, but only the model tells the stored order of {}, which `{to}` has otherwise",
+                axes.join(", ")
+            );
+            let error = Diagnostic::error("detect/unknown-model", message).file(&catalog.path).found(told);
+            return Err(error.help(format!("if the model computes as `{name}` says: --from {name}")).into());
+        }
+    }
+    Ok(Selected { selection, found: Some(name) })
+}
+
+/// Adds to an error about families which layout of the target's family reads the source.
+fn with_a_way(
+    errors: Errors,
+    to: &str,
+    files: &[Arc<Source>],
+    source: &Path,
+    options: &ConvertOptions,
+) -> Errors {
+    let families = errors.diagnostics().iter().any(|error| error.code == "mapping/families");
+    let (Some((family, _)), Ok(own)) = (to.split_once('/'), read_files(files)) else { return errors };
+    if !families {
+        return errors;
+    }
+    let wanted = |mapping: &Mapping, _: &Layout| mapping.family == family;
+    let Ok(found) = recognise(&own, &wanted, source, options) else { return errors };
+    let fitting = found.candidates.iter().filter(|candidate| candidate.fits());
+    let ways: Vec<String> = fitting.map(|it| format!("--from {} ({})", it.name(), it.coverage())).collect();
+    if ways.is_empty() {
+        return errors;
+    }
+    errors.helped(&format!("of `{family}`, this reads the source: {}", ways.join(", ")))
+}
+
+/// Adds to an error of a family that does not explain the source what the source is among all families.
+fn with_what_it_is(errors: Errors, own: &[Mapping], source: &Path, options: &ConvertOptions) -> Errors {
+    let Ok(found) = recognise(own, &|_, _| true, source, options) else { return errors };
+    let fitting: Vec<String> =
+        found.candidates.iter().filter(|candidate| candidate.fits()).map(Candidate::name).collect();
+    if fitting.is_empty() {
+        return only(&found.candidates, found.reader.catalog()).err().unwrap_or(errors);
+    }
+    let names = fitting.join(", ");
+    errors.helped(&format!("the source is {names}, which converts to the layouts of its own family"))
+}
