@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use qkvconv::bind::{Allow, BindOptions, Config, bind};
+use qkvconv::bind::{Allow, BindOptions, bind};
 use qkvconv::catalog::{Catalog, TensorMeta, row_major};
-use qkvconv::detect::Detection;
+use qkvconv::detect::{Detection, Question, names_to_try};
 use qkvconv::dtype::Dtype;
 use qkvconv::format::{OpenOptions, open};
-use qkvconv::mapping::{Mapping, Unmapped, builtin};
+use qkvconv::mapping::{Layout, Mapping, Unmapped, builtin};
+use qkvconv::provenance::{Document, Provenance};
 use serde_json::{Value, json};
 
 use crate::families::model_files;
@@ -423,14 +424,15 @@ fn plain_models() -> Vec<Plain> {
             TensorMeta { key: key.clone(), dtype, strides: row_major(&shape), shape, file: 0, offset: 0 }
         });
         let axes: BTreeMap<String, u64> = serde_json::from_value(model["axes"].clone()).unwrap_or_default();
-        let config = (!model["config"].is_null())
-            .then(|| Config { name: "config.json".into(), value: model["config"].clone() });
+        let config =
+            (!model["config"].is_null()).then(|| Document::config("config.json", model["config"].clone()));
+        let provenance = config.map(Provenance::from).unwrap_or_default();
         let files = vec![(PathBuf::from("model.safetensors"), 0)];
         let catalog = Catalog::new("model.safetensors".into(), files, tensors.collect());
         Plain {
             name,
             catalog,
-            options: BindOptions { axes: axes.into_iter().collect(), config, ..BindOptions::default() },
+            options: BindOptions { axes: axes.into_iter().collect(), provenance, ..BindOptions::default() },
         }
     };
     let mut models: Vec<Plain> = model_files().into_iter().map(family).collect();
@@ -448,15 +450,14 @@ fn plain_models() -> Vec<Plain> {
             });
             let reader = opened.unwrap_or_else(|| panic!("{name}/{side} is not read"));
             let text = std::fs::read_to_string(path.join("config.json")).ok();
-            let config = text.map(|text| Config {
-                name: "config.json".into(),
-                value: serde_json::from_str(&text).expect("JSON"),
-            });
+            let config = text.map(|text| serde_json::from_str(&text).expect("JSON"));
+            let config = config.map(|value| Document::config("config.json", value));
+            let provenance = config.map(Provenance::from).unwrap_or_default();
             let catalog = reader.catalog().clone();
             models.push(Plain {
                 name: format!("{name}/{side}"),
                 catalog,
-                options: BindOptions { config, ..BindOptions::default() },
+                options: BindOptions { provenance, ..BindOptions::default() },
             });
         }
     }
@@ -472,10 +473,21 @@ fn no_alarm_where_nothing_is_attached() {
     let (mut bound, mut alarms) = (0, BTreeSet::new());
     for Plain { name, catalog, mut options } in plain_models() {
         options.allow = vec![Allow::MissingConfig, Allow::IndexGap];
-        let detection = Detection::new(&catalog);
+        let names = names_to_try(&catalog, &options);
+        let detection = Detection::new(&catalog, &names);
+        // Each layout for itself, whatever another one explains and the config says of the model.
+        let alone = |mapping: &Mapping, layout: &Layout| {
+            let wanted = |_: &Mapping, other: &Layout| other.name == layout.name;
+            detection.candidates(&Question {
+                mappings: std::slice::from_ref(mapping),
+                wanted: &wanted,
+                options: &options,
+                recorded: None,
+                trust_layout: true,
+            })
+        };
         for mapping in &families {
-            for candidate in detection.candidates(std::slice::from_ref(mapping), &|_, _| true, &options, None)
-            {
+            for candidate in mapping.layouts.values().flat_map(|layout| alone(mapping, layout)) {
                 let Some(source) = candidate.fits().then(|| &mapping.layouts[&candidate.layout]) else {
                     continue;
                 };
