@@ -129,6 +129,49 @@ fn an_output_is_written_over_no_mapping_and_no_config() {
     assert!(held(folder.path()) == before);
 }
 
+/// Every config beside a checkpoint is read, also those that a layout of the checkpoint's framework does not need.
+#[test]
+fn no_config_beside_a_checkpoint_is_written_over() {
+    let folder = Folder::new();
+    let layouts = json!({
+        "a": { "config_file": "hparams.json", "tensors": { "w": "w: e" } },
+        "b": { "config_file": "hparams.json", "tensors": { "v": "w: e" } },
+    });
+    folder.put("toy.json", kit::mapping("toy", json!({ "e": "width" }), json!({ "w": "e" }), layouts));
+    for (sub, name) in [("src", "w"), ("dst", "v")] {
+        std::fs::create_dir(folder.join(sub)).expect("a folder");
+        let tensor = Tensor::index(&[5], 0);
+        folder.tensors(&format!("{sub}/x.safetensors"), &Tensors::from([(name.to_owned(), tensor)]));
+        for config in ["config.json", "params.json", "hparams.json"] {
+            folder.put(&format!("{sub}/{config}"), "{}");
+        }
+    }
+    folder.put("named.json", "{}");
+    let before = held(folder.path());
+    let layouts = ["--mapping", "toy.json", "--from", "toy/a", "--to", "toy/b", "--force"];
+    let both = ["src/x.safetensors", "dst/x.safetensors"];
+    let is_refused = |args: &[&[&str]]| {
+        folder.run(&args.concat()).fails(&["publish/over-source"]);
+        assert!(held(folder.path()) == before, "{args:?}");
+    };
+    for config in ["src/config.json", "src/params.json", "src/hparams.json"] {
+        let report = ["--report", config];
+        is_refused(&[&layouts, &report, &[both[0], "out.safetensors"]]);
+        is_refused(&[&layouts, &report, &["--dry-run", both[0], "out.safetensors"]]);
+        is_refused(&[&["verify"], &layouts, &report, &both]);
+        let inspect = ["inspect", "--mapping", "toy.json", "--from", "toy/a", "--tensor", "w", "--force"];
+        is_refused(&[&inspect, &["--svg", config], &both[..1]]);
+    }
+    is_refused(&[&["verify"], &layouts, &["--report", "dst/hparams.json"], &both]);
+    for config in ["src/config.json", "src/params.json", "dst/config.json"] {
+        is_refused(&[&["mapping", "infer", "--into", config], &both]);
+    }
+    is_refused(&[&["mapping", "infer", "--into", "named.json", "--to-config", "named.json"], &both]);
+    // Where another config is named, those beside the source are not read.
+    let named = ["--config", "named.json", "--report", "src/params.json", both[0], "out.safetensors"];
+    folder.run(&[&layouts[..], &named].concat()).ok();
+}
+
 #[cfg(unix)]
 #[test]
 fn links_and_devices_are_never_written() {

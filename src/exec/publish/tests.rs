@@ -354,3 +354,20 @@ fn a_record_that_makes_no_sense_is_left_to_a_person() {
         assert!(work.join("publication.json").exists());
     }
 }
+
+/// Parts without an index are one checkpoint by their names alone.
+#[test]
+fn older_parts_of_gguf_do_not_mix_with_the_new_file() {
+    let base = tempfile::tempdir().expect("folder");
+    let folder = base.path().join("out");
+    fs::create_dir(&folder).expect("folder");
+    let (kept, single) = ("other-00001-of-00002.gguf", "model.gguf");
+    let old = ["model-00001-of-00002.gguf", "model-00002-of-00002.gguf"];
+    old.iter().chain([&kept]).for_each(|name| fs::write(folder.join(name), "old").expect("writes"));
+    let new = OutputLayout { format: Format::Gguf, ..layout(&[(single, 4, b"head")], None) };
+    let destination = Destination::resolve(&folder);
+    let errors = Staging::create(&destination, &new, &[], PLAIN, None).expect_err("would mix");
+    assert!(old.iter().all(|name| format!("{errors:?}").contains(name)), "{errors:?}");
+    Staging::create(&destination, &new, &[], FORCE, None).expect("stages").publish().expect("replaces");
+    assert_eq!(names(&folder), [single, kept]);
+}
