@@ -60,5 +60,6 @@ pub mod provenance;
 mod random;
 pub mod recognise;
 pub mod report;
+pub mod shown;
 pub mod span;
 pub mod verify;

@@ -15,7 +15,7 @@
 //! assert_eq!(heads.place(), "config.json `text_config.num_attention_heads`");
 //! ```
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -138,29 +138,35 @@ impl Provenance {
     ) -> Result<Provenance, Errors> {
         let mut errors = Collector::default();
         let mut provenance = Provenance::default();
-        if let Some(path) = named {
-            match Document::read(path) {
-                Ok(document) => provenance.named = Some(document),
-                Err(error) => errors.push(error),
-            }
-            return errors.finish(provenance).map(|(provenance, _)| provenance);
-        }
-        let folder = if source.is_dir() { Some(source) } else { source.parent() };
-        let mut seen: Vec<&str> = Vec::new();
-        for name in names.into_iter().chain(USUAL) {
-            if seen.contains(&name) {
-                continue;
-            }
-            seen.push(name);
-            let Some(path) = folder.map(|folder| folder.join(name)).filter(|path| path.is_file()) else {
-                continue;
-            };
+        for path in Provenance::files(source, named, names) {
             match Document::read(&path) {
+                Ok(document) if named.is_some() => provenance.named = Some(document),
                 Ok(document) => provenance.beside.push(document),
                 Err(error) => errors.push(error),
             }
         }
         errors.finish(provenance).map(|(provenance, _)| provenance)
+    }
+
+    /// Returns the files that [`Provenance::read`] reads.
+    pub fn files<'n>(
+        source: &Path,
+        named: Option<&Path>,
+        names: impl IntoIterator<Item = &'n str>,
+    ) -> Vec<PathBuf> {
+        if let Some(path) = named {
+            return vec![path.to_owned()];
+        }
+        let Some(folder) = (if source.is_dir() { Some(source) } else { source.parent() }) else {
+            return Vec::new();
+        };
+        let mut all: Vec<&str> = Vec::new();
+        for name in names.into_iter().chain(USUAL) {
+            if !all.contains(&name) {
+                all.push(name);
+            }
+        }
+        all.into_iter().map(|name| folder.join(name)).filter(|path| path.is_file()).collect()
     }
 
     /// Returns whether the caller has named a config.

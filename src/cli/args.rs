@@ -170,6 +170,10 @@ pub(super) struct ConvertArgs {
     #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Output")]
     pub(super) max_shard_size: Option<u64>,
 
+    /// The most bytes of a file beside the weights that goes along; without it 256MiB. Example: --max-companion-size 1GB
+    #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Output")]
+    pub(super) max_companion_size: Option<u64>,
+
     /// The format of the output; without it the destination's ending says. Example: --format pytorch
     #[arg(long, value_name = "FORMAT", help_heading = "Output")]
     pub(super) format: Option<OutputFormat>,
@@ -178,7 +182,7 @@ pub(super) struct ConvertArgs {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(super) template: Option<PathBuf>,
 
-    /// Replace what is at the destination. Example: --force
+    /// Replace what is at the destination, and the file of --report. Example: --force
     #[arg(long, help_heading = "Output")]
     pub(super) force: bool,
 
@@ -227,6 +231,10 @@ pub(super) struct VerifyArgs {
     /// Example: --report report.json
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
+
+    /// Replace the file of --report. Example: --force
+    #[arg(long)]
+    pub(super) force: bool,
 
     /// Print errors alone. Example: --quiet
     #[arg(long, short)]

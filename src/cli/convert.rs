@@ -9,15 +9,16 @@ use qkvconv::convert::{Checked, Conversion, Done};
 use qkvconv::diag::{Collector, Diagnostic, Errors};
 use qkvconv::evidence::Evidence;
 use qkvconv::exec::Rounded;
-use qkvconv::exec::publish::{Destination, Kept, PublishOptions, io_error};
+use qkvconv::exec::publish::{Destination, Existing, Guard, Kept, Pending, PublishOptions};
 use qkvconv::format::Format;
 use qkvconv::plan::explain;
+use qkvconv::provenance::Provenance;
 use qkvconv::report::{Outcome, card, failed, failed_card, report};
 use qkvconv::verify::forward::Differences;
 use qkvconv::verify::readback::ReadBack;
 
 use super::Exit;
-use super::args::{ConvertArgs, VerifyHow};
+use super::args::{ConvertArgs, LayoutArgs, VerifyHow};
 use super::progress::{Bar, catch_interrupts};
 use super::source::{limits, resolve, select_layouts};
 use super::ui::Ui;
@@ -30,12 +31,63 @@ const SHARD_SIZE: u64 = 5_000_000_000;
 pub(super) fn run(ui: &Ui, args: &ConvertArgs) -> Exit {
     // clap has made sure that all four are there.
     let (Some(source), Some(destination)) = (&args.source, &args.destination) else { return Exit::Usage };
-    let done = convert(ui, args, source, destination);
-    end(ui, args.report.as_deref(), done)
+    let destination = Destination::resolve(destination);
+    let mut guard = guard(&args.layouts, source);
+    args.template.iter().for_each(|path| guard.reads("the template", path));
+    guard.writes(&destination);
+    let mut report = match open_report(&mut guard, args.report.as_deref(), args.force) {
+        Ok(report) => report,
+        Err(errors) => return ui.fail(&errors),
+    };
+    let done = convert(ui, args, source, &destination, (guard, &mut report));
+    end(ui, report, done)
+}
+
+/// Takes note of what a run with these layouts reads.
+pub(super) fn guard(args: &LayoutArgs, source: &Path) -> Guard {
+    let mut guard = Guard::default();
+    guard.reads("the source", source);
+    // The layouts are not known yet; some have a config file of another name.
+    let configs = Provenance::files(source, args.config.as_deref(), []);
+    for path in args.files.mappings.iter().chain(&configs) {
+        guard.reads("a mapping or a config", path);
+    }
+    guard
+}
+
+/// Makes the file of the report, before anything else is done.
+pub(super) fn open_report(
+    guard: &mut Guard,
+    path: Option<&Path>,
+    force: bool,
+) -> Result<Option<Pending>, Errors> {
+    let Some(path) = path else { return Ok(None) };
+    if Format::of_ending(path).is_some() {
+        let message = "cannot write the report: its name is one of weights";
+        let help = "name a file that ends in `.json` or `.md`";
+        return Err(Diagnostic::error("publish/name", message).file(path).help(help).into());
+    }
+    guard.open("the report", path, Existing::forced(force)).map(Some)
+}
+
+/// Makes sure that the report is none of the files that are read and written, when all of them are known.
+pub(super) fn check_report(
+    mut guard: Guard,
+    conversion: &Conversion<'_>,
+    report: &Option<Pending>,
+) -> Result<(), Errors> {
+    let Some(report) = report else { return Ok(()) };
+    let (catalog, layout) = (conversion.reader.catalog(), &conversion.layout);
+    catalog.files.iter().for_each(|path| guard.reads("the source", path));
+    conversion.inputs.iter().for_each(|path| guard.reads("a mapping or a config", path));
+    let files = layout.files.iter().map(|file| file.name.as_str());
+    let files = files.chain(layout.companions.iter().map(|file| file.name.as_str()));
+    guard.names(files.chain(layout.index.iter().map(|index| index.name.as_str())));
+    guard.check_again(report)
 }
 
 /// Ends a run: with the verdict on what was checked, or with why it came to none, which is reported too.
-pub(super) fn end(ui: &Ui, report: Option<&Path>, done: Result<Verdict, Errors>) -> Exit {
+pub(super) fn end(ui: &Ui, report: Option<Pending>, done: Result<Verdict, Errors>) -> Exit {
     match done {
         Ok(Ok(())) => Exit::Done,
         Ok(Err(differences)) => ui.fail(&differences),
@@ -46,10 +98,15 @@ pub(super) fn end(ui: &Ui, report: Option<&Path>, done: Result<Verdict, Errors>)
 /// What the checks of a conversion that is reported have found.
 pub(super) type Verdict = Result<(), Errors>;
 
-fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Result<Verdict, Errors> {
+fn convert(
+    ui: &Ui,
+    args: &ConvertArgs,
+    source: &Path,
+    destination: &Destination,
+    (guard, report): (Guard, &mut Option<Pending>),
+) -> Result<Verdict, Errors> {
     let start = Instant::now();
     let selection = select_layouts(ui, &args.layouts, source)?;
-    let destination = Destination::resolve(destination);
     let mut options = resolve(&args.layouts)?;
     options.max_shard_size = match destination {
         // A file is asked for by name: it is one, whatever its size, unless shards are asked for too.
@@ -60,12 +117,13 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
         }
         Destination::Folder(_) => Some(args.max_shard_size.unwrap_or(SHARD_SIZE)),
     };
-    options.format = match (args.format, &destination) {
+    options.format = match (args.format, destination) {
         (Some(format), _) => Some(format.0),
         (None, Destination::File(path)) => Format::of_ending(path),
         (None, Destination::Folder(_)) => None,
     };
     options.template = args.template.clone();
+    options.max_companion = args.max_companion_size;
     options.companions = matches!(destination, Destination::Folder(_));
     if args.resume && matches!(destination, Destination::File(_)) {
         let message =
@@ -75,6 +133,7 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
     }
     options.resume = args.resume;
     let conversion = Conversion::prepare(&selection, source, &options)?;
+    check_report(guard, &conversion, report)?;
     ui.warn(&conversion.warnings);
     if args.dry_run {
         catch_interrupts();
@@ -87,19 +146,19 @@ fn convert(ui: &Ui, args: &ConvertArgs, source: &Path, destination: &Path) -> Re
         }
         summarize(ui, &conversion, None);
         weighed.iter().for_each(|evidence| say_weighed(ui, evidence));
-        write_report(args.report.as_deref(), &conversion, Outcome::default(), start)?;
+        write_report(report.take(), &conversion, Outcome::default(), start)?;
     } else {
         catch_interrupts();
         // What is read back counts as much as what is written.
         let passes = if matches!(args.verify, VerifyHow::None) { 1 } else { 2 };
         let bar = Bar::new(passes * conversion.bytes(), ui.shows_progress());
         let publish = PublishOptions { force: args.force, sync: args.sync };
-        let done = conversion.run(&destination, publish, args.verify.into(), &limits(&args.layouts), &bar);
+        let done = conversion.run(destination, publish, args.verify.into(), &limits(&args.layouts), &bar);
         bar.finish();
         let done = done?;
         let written = !done.files.is_empty();
         let outcome = Outcome { checked: done.checked.as_ref(), written, rounded: &done.stats.rounded };
-        write_report(args.report.as_deref(), &conversion, outcome, start)?;
+        write_report(report.take(), &conversion, outcome, start)?;
         let verdict = done.verdict();
         if verdict.is_err() {
             return Ok(verdict);
@@ -126,35 +185,40 @@ fn files_of(done: &Done) -> String {
 
 /// Writes the report, as Markdown where its name ends in .md.
 pub(super) fn write_report(
-    path: Option<&Path>,
+    report_file: Option<Pending>,
     conversion: &Conversion<'_>,
     outcome: Outcome<'_>,
     start: Instant,
 ) -> Result<(), Errors> {
-    let Some(path) = path else { return Ok(()) };
-    let text = match is_card(path) {
+    let Some(file) = report_file else { return Ok(()) };
+    let text = match is_card(file.target()) {
         true => card(conversion, outcome),
         false => format!("{:#}\n", report(conversion, outcome, start.elapsed())),
     };
-    put_report(path, &text)
+    file.publish(text.as_bytes())
 }
 
 fn is_card(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "md")
 }
 
-fn put_report(path: &Path, text: &str) -> Result<(), Errors> {
-    std::fs::write(path, text).map_err(|error| io_error(path, "write the report", &error).into())
-}
-
 /// Writes the errors of a run that came to no result as its report; returns them, and why that cannot be written.
-fn report_failure(path: Option<&Path>, errors: Errors) -> Errors {
-    let Some(path) = path else { return errors };
-    let text = match is_card(path) {
+fn report_failure(report: Option<Pending>, errors: Errors) -> Errors {
+    let Some(file) = report else { return errors };
+    // Not over what only now is known to be read or written.
+    let misplaced = |code: &str| matches!(code, "publish/over-source" | "publish/twice");
+    if errors
+        .diagnostics()
+        .iter()
+        .any(|error| misplaced(error.code) && error.file.as_deref() == Some(file.target()))
+    {
+        return errors;
+    }
+    let text = match is_card(file.target()) {
         true => failed_card(&errors),
         false => format!("{:#}\n", failed(&errors)),
     };
-    let Err(more) = put_report(path, &text) else { return errors };
+    let Err(more) = file.publish(text.as_bytes()) else { return errors };
     let mut all = Collector::default();
     all.extend(errors);
     all.extend(more.clone());

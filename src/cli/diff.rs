@@ -142,7 +142,7 @@ fn open_both(args: &DiffArgs, options: &OpenOptions) -> Result<Both, Errors> {
 
 fn show(ui: &Ui, args: &DiffArgs, report: &DiffReport) {
     if args.json {
-        ui.result(&format!("{:#}", report.json(args.all)));
+        ui.document(&format!("{:#}", report.json(args.all)));
     } else {
         report.lines(args.all).iter().for_each(|line| ui.result(line));
     }

@@ -198,7 +198,7 @@ fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
     match &args.tensor {
         Some(key) => look.tensor(ui, args, key, &options),
         None if args.json => {
-            ui.result(&format!("{:#}", look.json()));
+            ui.document(&format!("{:#}", look.json()));
             Ok(())
         }
         None => {

@@ -6,12 +6,21 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use qkvconv::progress::Progress;
 
+/// How a process ends that a signal stopped, as shells count it.
+pub(super) const INTERRUPTED_CODE: i32 = 130;
+
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Makes ctrl-c and a termination signal end the work cleanly, what is temporary removed.
+/// Makes ctrl-c and a termination signal end the work cleanly, what is temporary removed; the second one ends the process
+/// at once, and the next run to that destination removes what is temporary.
 pub(crate) fn catch_interrupts() {
     // Without the handler a signal still ends the program; only the temporary file would stay.
-    let _ = ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed));
+    let _ = ctrlc::set_handler(|| {
+        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+            #[allow(clippy::exit, reason = "the work does not end when it is asked to")]
+            std::process::exit(INTERRUPTED_CODE);
+        }
+    });
 }
 
 /// A bar with bytes, rate and remaining time; hidden where there is no terminal.

@@ -89,7 +89,8 @@ pub(super) fn resolve(args: &LayoutArgs) -> Result<ConvertOptions, Errors> {
     });
     let open = open_options(&args.open, &allowed.collect::<Vec<_>>());
     let (config, trust_layout) = (args.config.clone(), args.trust_layout);
-    let options = ConvertOptions { open, bind, config, trust_layout, ..ConvertOptions::default() };
+    let inputs = args.files.mappings.clone();
+    let options = ConvertOptions { open, bind, config, trust_layout, inputs, ..ConvertOptions::default() };
     errors.finish(options).map(|(options, _)| options)
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 
 use annotate_snippets::{Annotation, AnnotationKind, Element, Group, Level, Origin, Renderer, Snippet};
 use qkvconv::diag::{Diagnostic, Errors, Severity};
+use qkvconv::shown::{escaped, escaped_lines};
 use qkvconv::span::Span;
 
 use super::Exit;
@@ -50,6 +51,16 @@ impl Ui {
 
     /// Writes a line of results. A reader that went away ends the output quietly; [`Ui::end`] tells of anything else.
     pub(crate) fn result(&self, line: &str) {
+        self.wrote(writeln!(io::stdout().lock(), "{}", escaped_lines(line)));
+    }
+
+    /// Writes a document for programs, which has escapes of its own: JSON.
+    pub(crate) fn document(&self, text: &str) {
+        self.wrote(writeln!(io::stdout().lock(), "{text}"));
+    }
+
+    /// Writes a line of a drawing, which may be coloured; text of unknown origin in it is escaped already.
+    pub(crate) fn drawing(&self, line: &str) {
         self.wrote(writeln!(io::stdout().lock(), "{line}"));
     }
 
@@ -79,7 +90,7 @@ impl Ui {
     /// Writes a line of what was done, unless quiet.
     pub(crate) fn say(&self, line: &str) {
         if !self.quiet {
-            let _ = writeln!(io::stderr().lock(), "{line}");
+            let _ = writeln!(io::stderr().lock(), "{}", escaped_lines(line));
         }
     }
 
@@ -128,8 +139,22 @@ impl Ui {
     fn draw(&self, diagnostic: &Diagnostic, tensors: &[String], also: &[String]) {
         let text = self.renderer.render(&[group(diagnostic, tensors, also)]);
         let has_excerpt = diagnostic.rule.is_some() || !diagnostic.related.is_empty();
-        let _ = writeln!(io::stderr().lock(), "{}\n", tidied(&text, has_excerpt));
+        let _ = writeln!(io::stderr().lock(), "{}\n", but_colours(&tidied(&text, has_excerpt)));
     }
+}
+
+/// Escapes what is not shown as itself, but for the colours of the renderer; texts are escaped before it sees them.
+fn but_colours(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let mut all = escaped_lines(parts.next().unwrap_or_default()).into_owned();
+    for part in parts {
+        let colour = part.strip_prefix('[').and_then(|part| part.split_once('m'));
+        let is_colour = |(digits, _): &(&str, &str)| digits.bytes().all(|b| b.is_ascii_digit() || b == b';');
+        let is_colour = colour.as_ref().is_some_and(is_colour);
+        all.push_str(if is_colour { "\u{1b}" } else { "\\u{1b}" });
+        all.push_str(&escaped_lines(part));
+    }
+    all
 }
 
 /// Takes out the lines that set an excerpt apart from nothing: above a part of a long line, and where there is none.
@@ -170,10 +195,12 @@ fn group<'d>(diagnostic: &'d Diagnostic, tensors: &[String], also: &[String]) ->
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
     };
-    let mut group =
-        level.primary_title(diagnostic.message.clone()).id(diagnostic.code).elements(places(diagnostic));
+    let mut group = level
+        .primary_title(escaped(&diagnostic.message).into_owned())
+        .id(diagnostic.code)
+        .elements(places(diagnostic));
     let mut note = |name: &'static str, text: String| {
-        let message = Level::NOTE.with_name(name).message(text);
+        let message = Level::NOTE.with_name(name).message(escaped_lines(&text).into_owned());
         group = std::mem::replace(&mut group, Group::with_level(Level::NOTE)).element(message);
     };
     if let Some(path) = &diagnostic.file {
@@ -264,10 +291,7 @@ impl Excerpt {
 
 /// Makes a name of a hostile length or with control characters fit for a terminal.
 pub(super) fn shortened(name: &str) -> String {
-    let escaped: String = name
-        .chars()
-        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
-        .collect();
+    let escaped = escaped(name).into_owned();
     let length = escaped.chars().count();
     if length <= LONGEST_NAME {
         return escaped;

@@ -1,13 +1,13 @@
 //! The files beside the weights: carried over, or written anew where the target layout names sizes otherwise.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use crate::bind::Bound;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::exec::publish::io_error;
-use crate::format::output::OutputFile;
+use crate::format::output::{Companion, Content};
 use crate::mapping::select::Selection;
 use crate::mapping::{ConfigEntry, Layout};
 use crate::provenance::{Document, Provenance};
@@ -15,18 +15,29 @@ use crate::provenance::{Document, Provenance};
 /// The endings of files that are carried over: configs, vocabularies, chat templates.
 const ENDINGS: &[&str] = &["json", "jsonl", "txt", "model", "tiktoken", "jinja", "codes", "vocab"];
 
-/// What a larger file is, is no companion of weights, in bytes.
+/// The most bytes of a file that is carried over, where nothing else is said.
 const LARGEST: u64 = 256 << 20;
+
+/// What is carried over.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Carry {
+    /// The most bytes of one file (`--max-companion-size`).
+    pub(super) largest: Option<u64>,
+    /// Whether links may leave the source folder (`--allow outside-link`).
+    pub(super) outside_links: bool,
+}
 
 /// The files that go beside the output.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Companions {
     /// Their names and content.
-    pub files: Vec<OutputFile>,
+    pub files: Vec<Companion>,
     /// The names of those that are carried over unchanged.
     pub carried: Vec<String>,
     /// The config that is written, where one is.
     pub config: Option<WrittenConfig>,
+    /// What is not carried over although its name says that it belongs to the model, and why.
+    pub left: Vec<Diagnostic>,
     /// What a config that goes to another layout unchanged says of the model.
     pub model_type: Option<String>,
 }
@@ -51,60 +62,103 @@ pub(super) fn companions(
     source: &Path,
     bound: &Bound,
     provenance: &Provenance,
+    carry: Carry,
 ) -> Result<Companions, Errors> {
     let config = provenance.of(selection.source()).config();
     let mut all = Companions::default();
-    let mut names = Vec::new();
+    let mut found = Vec::new();
     if source.is_dir() {
-        names = carried(source)?;
+        found = carried(source, carry, &mut all.left)?;
     }
     if let Some(config) = config
         && !serves(selection, bound, config)
     {
         let (text, written) = write_config(selection, bound, config);
-        names.retain(|name| *name != written.name && *name != config.name);
-        all.files.push(file(&written.name, text));
+        found.retain(|(name, _)| *name != written.name && *name != config.name);
+        all.files.push(Companion { name: written.name.clone(), content: Content::Bytes(text) });
         all.config = Some(written);
     }
     let other = selection.source().name != selection.target().name;
-    if let Some(config) =
-        config.filter(|config| other && all.config.is_none() && names.contains(&config.name))
+    if let Some(config) = config
+        .filter(|config| other && all.config.is_none() && found.iter().any(|(name, _)| *name == config.name))
     {
         all.model_type = config.get("model_type").and_then(Value::as_str).map(str::to_owned);
     }
-    let mut errors = Collector::default();
-    for name in names {
-        match std::fs::read(source.join(&name)) {
-            Ok(bytes) => {
-                all.files.push(file(&name, bytes));
-                all.carried.push(name);
-            }
-            Err(error) => errors.push(io_error(&source.join(&name), "read it, to carry it over", &error)),
-        }
+    for (name, path) in found {
+        all.carried.push(name.clone());
+        let content = Content::Copy(path, carry.largest.unwrap_or(LARGEST));
+        all.files.push(Companion { name, content });
     }
-    errors.finish(all).map(|(all, _)| all)
+    Ok(all)
 }
 
-fn file(name: &str, bytes: Vec<u8>) -> OutputFile {
-    let size = bytes.len() as u64;
-    OutputFile { name: name.to_owned(), pieces: vec![(0, bytes)], size, checksums: Vec::new() }
-}
-
-/// Returns the names of a folder's files that are carried over, sorted.
-fn carried(folder: &Path) -> Result<Vec<String>, Errors> {
+/// Returns the names of a folder's files that are carried over, sorted, and where they lie without links.
+fn carried(
+    folder: &Path,
+    carry: Carry,
+    left: &mut Vec<Diagnostic>,
+) -> Result<Vec<(String, PathBuf)>, Errors> {
     let fail = |error| Errors::from(io_error(folder, "list the folder", &error));
-    let mut names = Vec::new();
+    let root = folder.canonicalize().map_err(fail)?;
+    let largest = carry.largest.unwrap_or(LARGEST);
+    let mut found = Vec::new();
+    let mut errors = Collector::default();
     for entry in std::fs::read_dir(folder).map_err(fail)? {
         let entry = entry.map_err(fail)?;
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        // Through links too: the cache of huggingface_hub is made of them.
-        let small = std::fs::metadata(entry.path()).is_ok_and(|data| data.is_file() && data.len() <= LARGEST);
-        if small && is_companion(&name) {
-            names.push(name);
+        let name = entry.file_name();
+        if !is_companion(&name.to_string_lossy()) {
+            continue;
+        }
+        let path = entry.path();
+        let mut leave = |why: String| {
+            let warning = Diagnostic::warning("convert/companion", format!("not carried over: {why}"));
+            left.push(warning.file(&path));
+        };
+        let Some(name) = name.to_str() else {
+            leave("its name is not UTF-8".to_owned());
+            continue;
+        };
+        let (real, data) = match path.canonicalize().and_then(|real| Ok((real.clone(), real.metadata()?))) {
+            Ok(both) => both,
+            Err(error) => {
+                leave(error.to_string());
+                continue;
+            }
+        };
+        if data.is_dir() {
+            continue;
+        }
+        // As the rule of weights has it (`format::shards`), but for the links that every snapshot is made of.
+        if !real.starts_with(&root) && !carry.outside_links && !is_blob(&root, &real) {
+            let message = "a file beside the weights is a symbolic link that leaves the folder";
+            let help = "if you trust the link, give `--allow outside-link`; else remove it";
+            let found = format!("`{}`", real.display());
+            errors.push(Diagnostic::error("format/path-escape", message).file(&path).found(found).help(help));
+        } else if !data.is_file() {
+            leave("it is no regular file".to_owned());
+        } else if data.len() > largest {
+            let size = data.len();
+            leave(format!(
+                "it has {size} bytes, more than {largest}; `--max-companion-size {size}` takes it along"
+            ));
+        } else {
+            found.push((name.to_owned(), real));
         }
     }
-    names.sort_unstable();
-    Ok(names)
+    found.sort_unstable();
+    errors.finish(found).map(|(found, _)| found)
+}
+
+/// Returns whether a file is one of the content that a snapshot of the Hugging Face hub's cache links to:
+/// `snapshots/REVISION/FILE` is a link to `../../blobs/HASH` (huggingface/huggingface_hub,
+/// `src/huggingface_hub/file_download.py`).
+fn is_blob(snapshot: &Path, real: &Path) -> bool {
+    let Some(snapshots) = snapshot.parent().filter(|parent| parent.ends_with("snapshots")) else {
+        return false;
+    };
+    let is_hash = |name: &str| name.len() >= 40 && name.bytes().all(|b| b.is_ascii_hexdigit());
+    let blobs = snapshots.parent().map(|repository| repository.join("blobs"));
+    blobs.as_deref() == real.parent() && real.file_name().and_then(|name| name.to_str()).is_some_and(is_hash)
 }
 
 fn is_companion(name: &str) -> bool {

@@ -50,8 +50,12 @@ pub struct ConvertOptions {
     pub max_shard_size: Option<u64>,
     /// A file in the output's format whose other content is taken over (`--template`).
     pub template: Option<PathBuf>,
+    /// What else is read and is never written: mapping files.
+    pub inputs: Vec<PathBuf>,
     /// Whether configs, vocabularies and the like go beside the output, which is a folder then.
     pub companions: bool,
+    /// The most bytes of one of these; `None` for 256 MiB (`--max-companion-size`).
+    pub max_companion: Option<u64>,
     /// Whether finished files stay when the run does not come to its end, and those of an earlier run of the same
     /// conversion are used (`--resume`).
     pub resume: bool,
@@ -91,6 +95,8 @@ pub struct Conversion<'a> {
     pub trust_layout: bool,
     /// As [`ConvertOptions::resume`].
     pub resume: bool,
+    /// As [`ConvertOptions::inputs`], with the configs and the template.
+    pub inputs: Vec<PathBuf>,
 }
 
 impl std::fmt::Debug for Conversion<'_> {
@@ -235,14 +241,20 @@ impl<'a> Conversion<'a> {
         };
         let mut beside = Companions::default();
         if options.companions {
-            beside = companions::companions(selection, source, &bound, &bind_options.provenance)?;
+            let (largest, outside_links) = (options.max_companion, options.open.allow_outside_links);
+            let carry = companions::Carry { largest, outside_links };
+            beside = companions::companions(selection, source, &bound, &bind_options.provenance, carry)?;
             layout.companions = std::mem::take(&mut beside.files);
         }
         let mut warnings: Vec<Diagnostic> = catalog.warnings.iter().chain(&bound.warnings).cloned().collect();
         warnings.extend(std::mem::take(&mut layout.warnings));
         warnings.extend(told.into_iter().chain(changed));
         warnings.extend(beside.warning(source));
+        warnings.extend(std::mem::take(&mut beside.left));
         let (companions, trust_layout, resume) = (beside, options.trust_layout, options.resume);
+        let config_file = selection.source().config_file();
+        let mut inputs = Provenance::files(source, options.config.as_deref(), [config_file]);
+        inputs.extend(options.inputs.iter().chain(&options.template).cloned());
         Ok(Conversion {
             selection,
             reader,
@@ -254,6 +266,7 @@ impl<'a> Conversion<'a> {
             warnings,
             trust_layout,
             resume,
+            inputs,
         })
     }
 
@@ -294,6 +307,7 @@ impl<'a> Conversion<'a> {
         let catalog = self.reader.catalog();
         let mut sources = catalog.files.clone();
         sources.push(catalog.path.clone());
+        sources.extend(self.inputs.iter().cloned());
         let fingerprint = self.resume.then(|| self.fingerprint());
         let mut staging =
             Staging::create(destination, &self.layout, &sources, publish, fingerprint.as_ref())?;

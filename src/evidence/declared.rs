@@ -76,6 +76,10 @@ pub fn declared(bound: &Bound, catalog: &Catalog, limits: &Limits) -> Declared {
     for source in &bound.sources {
         let Some(meta) = catalog.tensors.get(source.tensor) else { continue };
         let Some(name) = name(bound, source).filter(|name| names.contains(name)) else { continue };
+        // It says nothing, and its other axes may be of any length.
+        if meta.elements() == 0 {
+            continue;
+        }
         let mut by_attention: BTreeMap<usize, Vec<Held>> = BTreeMap::new();
         let mut whole = true;
         for (param, _) in &source.instances {

@@ -9,6 +9,7 @@ use crate::inspect::{Kind, Seen, describe, dim_names, draw, group_words, part};
 use crate::mapping::key::Captures;
 use crate::mapping::{Layout, Mapping, Needed, Rule};
 use crate::notation::{AxisName, for_each_axis};
+use crate::shown::escaped_lines;
 
 /// How a layout is drawn.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +22,10 @@ pub struct Drawing<'a> {
     pub colour: bool,
 }
 
-/// Tells of a layout: each rule in words and as a picture, then everything else that the mapping says of it.
+/// Tells of a layout: each rule in words and as a picture, then everything else that the mapping says of it. All text is
+/// escaped; a picture may have colours, which are escapes.
 pub fn layout(mapping: &Mapping, layout: &Layout, drawing: &Drawing<'_>) -> Vec<String> {
+    let text = |line: String| escaped_lines(&line).into_owned();
     let mut lines = vec![
         format!("{}/{}: {}", mapping.family, layout.name, layout.about),
         format!("source: {}", layout.citation),
@@ -31,13 +34,15 @@ pub fn layout(mapping: &Mapping, layout: &Layout, drawing: &Drawing<'_>) -> Vec<
     lines.extend([String::new(), "tensors".to_owned()]);
     let width = layout.rules.iter().map(|rule| rule.template.to_string().chars().count()).max().unwrap_or(0);
     let mut drawn = Vec::new();
+    let mut rules = Vec::new();
     for rule in &layout.rules {
-        lines.push(rule_line(rule, width));
-        let (inner, has_picture) = picture(mapping, layout, rule, drawing);
-        if has_picture {
+        rules.push(text(rule_line(rule, width)));
+        let (words, picture) = picture(mapping, layout, rule, drawing);
+        if !picture.is_empty() {
             drawn.extend(rule_axes(mapping, layout, rule));
         }
-        lines.extend(inner.into_iter().map(|line| format!("      {line}")));
+        let inner = words.into_iter().map(text).chain(picture);
+        rules.extend(inner.map(|line| format!("      {line}")));
     }
     let named = |name: &&String| drawn.contains(name);
     let sizes: Vec<String> = drawing
@@ -52,6 +57,7 @@ pub fn layout(mapping: &Mapping, layout: &Layout, drawing: &Drawing<'_>) -> Vec<
             format!("drawn with {}; other sizes with --axis\n", sizes.join(", ")),
         );
     }
+    let before = lines.len();
     lines.extend([String::new(), "axes".to_owned()]);
     lines.extend(axes(mapping, layout).into_iter().map(|line| format!("  {line}")));
     let held = mapping.params.iter().filter(|(name, _)| layout.holds(name));
@@ -75,6 +81,8 @@ pub fn layout(mapping: &Mapping, layout: &Layout, drawing: &Drawing<'_>) -> Vec<
         lines.push(String::new());
         lines.extend(forward(name, computed));
     }
+    let mut lines: Vec<String> = lines.into_iter().map(text).collect();
+    lines.splice(before..before, rules);
     lines
 }
 
@@ -106,8 +114,13 @@ fn needed(rule: &Rule) -> String {
     }
 }
 
-/// Tells what a rule's tensor holds, and draws it where it holds heads.
-fn picture(mapping: &Mapping, layout: &Layout, rule: &Rule, drawing: &Drawing<'_>) -> (Vec<String>, bool) {
+/// Tells what a rule's tensor holds in words, and draws it where it holds heads.
+fn picture(
+    mapping: &Mapping,
+    layout: &Layout,
+    rule: &Rule,
+    drawing: &Drawing<'_>,
+) -> (Vec<String>, Vec<String>) {
     // An index in the name is one of those that it runs through: the first.
     let captures = Captures {
         indices: rule.template.axes().map(|axis| (axis.into(), 0)).collect(),
@@ -116,7 +129,7 @@ fn picture(mapping: &Mapping, layout: &Layout, rule: &Rule, drawing: &Drawing<'_
     let params = rule.expr.params();
     let sizes = params.iter().map(|param| ((*param).to_owned(), drawing.sizes.clone())).collect();
     let seen = Seen::of(mapping, layout, rule, &captures, sizes);
-    let Some(shape) = seen.shape() else { return (Vec::new(), false) };
+    let Some(shape) = seen.shape() else { return Default::default() };
     let kind = Kind {
         names: vec![rule.template.to_string()],
         count: 1,
@@ -130,12 +143,10 @@ fn picture(mapping: &Mapping, layout: &Layout, rule: &Rule, drawing: &Drawing<'_
         shape: shape.clone(),
         example: 0,
     };
-    let mut lines = kind.words();
     let has_picture = kind.parts.iter().any(|part| part.head.is_some());
-    if has_picture {
-        lines.extend(folded(draw(&seen, &shape, drawing.most).lines(drawing.colour)));
-    }
-    (lines, has_picture)
+    let picture =
+        if has_picture { draw(&seen, &shape, drawing.most).lines(drawing.colour) } else { Vec::new() };
+    (kind.words(), folded(picture))
 }
 
 /// Draws a run of equal lines once, with how many they are.

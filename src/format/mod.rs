@@ -14,6 +14,7 @@ use std::sync::Arc;
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
+use crate::shown::escaped;
 
 mod facts;
 mod folder;
@@ -276,21 +277,13 @@ fn io_error(path: &Path, action: &str, error: &io::Error) -> Diagnostic {
 /// A header may hold names of megabytes or with terminal escapes in them.
 pub(crate) fn shown(name: &str) -> String {
     const ENDS: usize = 58;
-    let escape = |part: &str| -> String {
-        part.chars()
-            .flat_map(|c| {
-                let escaped: Vec<char> = if c.is_control() { c.escape_default().collect() } else { vec![c] };
-                escaped
-            })
-            .collect()
-    };
     let length = name.chars().count();
     if length <= 120 {
-        return escape(name);
+        return escaped(name).into_owned();
     }
     let head: String = name.chars().take(ENDS).collect();
     let tail: String = name.chars().skip(length - ENDS).collect();
-    format!("{}…{}", escape(&head), escape(&tail))
+    format!("{}…{}", escaped(&head), escaped(&tail))
 }
 
 /// Helpers for the tests of this folder.

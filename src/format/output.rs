@@ -56,6 +56,24 @@ pub struct Checksum {
     pub at: Vec<u64>,
 }
 
+/// A file beside those with tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Companion {
+    /// Its name, without a folder.
+    pub name: String,
+    /// What it holds.
+    pub content: Content,
+}
+
+/// What a companion holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// What this regular file holds, whose path has no links in it; at most so many bytes.
+    Copy(PathBuf, u64),
+}
+
 /// The index of a sharded checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputIndex {
@@ -86,7 +104,7 @@ pub struct OutputLayout {
     /// Each tensor's place, in the order in which the tensors were given.
     pub placements: Vec<Placement>,
     /// Files beside those with tensors: configs, vocabularies.
-    pub companions: Vec<OutputFile>,
+    pub companions: Vec<Companion>,
     /// What a reader of the output may miss in it.
     pub warnings: Vec<Diagnostic>,
 }

@@ -7,6 +7,7 @@ use super::seen::Seen;
 use super::words::group_words;
 use crate::bind::AxisSizes;
 use crate::mapping::Mapping;
+use crate::shown::{escaped, is_unshowable, xml};
 
 /// What a cell of a picture shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +44,9 @@ pub fn draw(seen: &Seen<'_>, shape: &[u64], (most_rows, most_columns): (usize, u
     let grouped =
         seen.params().any(|param| group_words(mapping, seen.layout(), seen.expr(), sizes(param)).is_some());
     let (rows, columns) = match shape.split_last() {
-        Some((last, before)) => (before.iter().product::<u64>().max(1), *last),
+        // There is nothing to draw, however long the other axes are.
+        Some(_) if shape.contains(&0) => (0, 0),
+        Some((last, before)) => (before.iter().product(), *last),
         None => (1, 1),
     };
     let middle = |at: u64, cells: u64, size: u64| (2 * at + 1) * size / (2 * cells.max(1));
@@ -84,7 +87,7 @@ pub fn letter(mapping: &Mapping, param: &str) -> char {
         return role.name().chars().next().unwrap_or('?');
     }
     let last = param.split('.').rev().find(|part| !matches!(*part, "weight" | "bias")).unwrap_or(param);
-    last.chars().next().unwrap_or('?')
+    last.chars().next().filter(|c| !is_unshowable(*c)).unwrap_or('?')
 }
 
 impl Picture {
@@ -141,7 +144,7 @@ impl Picture {
         }
         for (param, rotary) in &self.heads {
             if let Some(strip) = rotary.strip() {
-                lines.push(format!("one head of {param}: {strip}"));
+                lines.push(format!("one head of {}: {strip}", escaped(param)));
             }
         }
         lines
@@ -155,7 +158,7 @@ impl Picture {
         let high = (self.cells.len() + 2 * self.heads.len()) * SIDE;
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{wide}\" height=\"{high}\" viewBox=\"0 0 {wide} {high}\">\n<title>{}</title>\n",
-            escaped(title)
+            xml(title)
         );
         for (y, row) in self.cells.iter().enumerate() {
             let mut x = 0;
@@ -180,7 +183,7 @@ impl Picture {
                     x * SIDE,
                     y * SIDE,
                     run.len() * SIDE,
-                    escaped(&label)
+                    xml(&label)
                 ));
                 x += run.len();
             }
@@ -196,7 +199,7 @@ impl Picture {
                     }
                     None => ("#eeeeee".to_owned(), "does not rotate".to_owned()),
                 };
-                let label = escaped(&format!("{param}, element {place} of a head: {what}"));
+                let label = xml(&format!("{param}, element {place} of a head: {what}"));
                 svg.push_str(&format!(
                     "<rect x=\"{}\" y=\"{y}\" width=\"{SIDE}\" height=\"{SIDE}\" fill=\"{fill}\"><title>{label}</title></rect>\n",
                     place * SIDE
@@ -287,7 +290,3 @@ const COLOURS: &[[&str; 2]] = &[
     ["#d7afff", "#af87d7"],
     ["#afd7d7", "#87afaf"],
 ];
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}

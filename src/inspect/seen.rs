@@ -9,6 +9,9 @@ use crate::mapping::{Layout, Mapping, Rule};
 use crate::notation::{AxisName, Expr, for_each_axis};
 use crate::verify::naive::{Found, Reader, Sizes, Values};
 
+/// The longest stored axis along which heads are looked for.
+const LONGEST: u64 = 1 << 26;
+
 /// A stored tensor and the reading of its expression.
 pub struct Seen<'a> {
     reader: Reader<'a>,
@@ -198,47 +201,46 @@ impl<'a> Seen<'a> {
     /// Returns the indices along each stored axis at which a head of a parameter lies; `None` where it is not in the
     /// tensor, and where a size that tells it is open.
     pub fn head(&self, shape: &[u64], param: &str, head: u64) -> Option<Vec<Vec<u64>>> {
-        if self.open_axis(param).is_some() {
+        // A tensor without elements holds no head, however long its other axes are.
+        if self.open_axis(param).is_some() || shape.iter().any(|size| *size == 0 || *size > LONGEST) {
             return None;
         }
-        let tables: Vec<Vec<Found>> = shape
-            .iter()
-            .enumerate()
-            .map(|(dim, size)| (0..*size).map(|index| self.decode(dim, index)).collect::<Option<_>>())
-            .collect::<Option<_>>()?;
         let mapping = self.reader.mapping;
-        let at = |place: &[usize]| {
-            self.combine(place.iter().zip(&tables).map(|(index, table)| &table[*index]))
-                .map(|element| (element.head(mapping), element.param))
+        // What stands at the witness, but for one axis. Indices are read one by one: tables of a long axis would be large.
+        let mut witness: Vec<Found> =
+            (0..shape.len()).map(|dim| self.decode(dim, 0)).collect::<Option<_>>()?;
+        let at = |witness: &[Found], dim: usize, other: &Found| {
+            let found = witness.iter().enumerate().map(|(own, found)| if own == dim { other } else { found });
+            self.combine(found).map(|element| (element.head(mapping), element.param))
         };
         // From the first element along one axis to the parameter, then along one to the head.
-        let mut witness = vec![0; shape.len()];
         for goal in [None, Some(head)] {
-            let reached = |place: &[usize]| {
-                at(place)
-                    .is_some_and(|(seen, name)| name == param && goal.is_none_or(|goal| seen == Some(goal)))
-            };
-            let mut step = reached(&witness).then(|| witness.clone());
-            for dim in 0..shape.len() {
-                step = step.or_else(|| {
-                    let mut place = witness.clone();
-                    (0..tables[dim].len()).find_map(|index| {
-                        place[dim] = index;
-                        reached(&place).then(|| place.clone())
-                    })
-                });
+            let mut step = None;
+            'axes: for (dim, size) in shape.iter().enumerate() {
+                for index in 0..*size {
+                    let other = self.decode(dim, index)?;
+                    let (seen, name) = at(&witness, dim, &other).unzip();
+                    if name.is_some_and(|name| name == param)
+                        && goal.is_none_or(|goal| seen.flatten() == Some(goal))
+                    {
+                        step = Some((dim, other));
+                        break 'axes;
+                    }
+                }
             }
-            witness = step?;
+            let (dim, found) = step?;
+            witness[dim] = found;
         }
-        let along = |dim: usize| {
-            let mut place = witness.clone();
-            let hits = (0..tables[dim].len()).filter(|index| {
-                place[dim] = *index;
-                at(&place) == Some((Some(head), param.to_owned()))
-            });
-            hits.map(|index| index as u64).collect()
+        let along = |(dim, size): (usize, &u64)| {
+            let mut hits = Vec::new();
+            for index in 0..*size {
+                if at(&witness, dim, &self.decode(dim, index)?) == Some((Some(head), param.to_owned())) {
+                    hits.push(index);
+                }
+            }
+            Some(hits)
         };
-        Some((0..shape.len()).map(along).collect())
+        shape.iter().enumerate().map(along).collect()
     }
 }
 

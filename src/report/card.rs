@@ -6,14 +6,15 @@ use super::Outcome;
 use crate::convert::Conversion;
 use crate::diag::Errors;
 use crate::fold::fold_keys;
+use crate::shown::{escaped, markdown};
 
 /// Makes the card of a run that failed: its errors.
 pub fn failed_card(errors: &Errors) -> String {
     let mut text = format!("## Not converted by qkvconv {}\n\n", env!("CARGO_PKG_VERSION"));
     for error in errors.diagnostics() {
-        let _ = writeln!(text, "- {}: {}", error.code, error.message);
+        let _ = writeln!(text, "- {}: {}", error.code, markdown(&error.message));
         for tensor in error.folded_tensors() {
-            let _ = writeln!(text, "  - `{tensor}`");
+            let _ = writeln!(text, "  - {}", code(&tensor));
         }
     }
     text
@@ -26,6 +27,7 @@ pub fn card(conversion: &Conversion<'_>, outcome: Outcome<'_>) -> String {
     let mut text = format!("## Converted with qkvconv {}\n\n", env!("CARGO_PKG_VERSION"));
     let mut row = |name: &str, value: String| {
         // Writing to a string cannot fail.
+        let value = if name == "---" { value } else { markdown(&value) };
         let _ = writeln!(text, "| {name} | {value} |");
     };
     row("layout", format!("{0}/{1} → {0}/{2}", mapping.family, source.name, target.name));
@@ -98,4 +100,12 @@ pub fn card(conversion: &Conversion<'_>, outcome: Outcome<'_>) -> String {
     }
     row("written", if outcome.written { "yes".into() } else { "no".into() });
     text
+}
+
+/// Returns a name as code, which ends at no backtick of its own.
+fn code(name: &str) -> String {
+    match name.contains('`') {
+        true => markdown(name),
+        false => format!("`{}`", escaped(name)),
+    }
 }

@@ -9,6 +9,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("span", &[]),
     ("dtype", &[]),
     ("fold", &[]),
+    ("shown", &[]),
     ("diag", &["span", "fold"]),
     ("catalog", &["dtype", "diag"]),
     ("notation", &["span", "diag"]),
@@ -18,7 +19,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("plan", &["bind", "catalog", "dtype", "span", "diag", "fold"]),
     ("positioned", &[]),
     ("random", &[]),
-    ("format", &["catalog", "dtype", "diag", "fold", "positioned"]),
+    ("format", &["catalog", "dtype", "diag", "fold", "positioned", "shown"]),
     ("identity", &["bind", "diag", "mapping"]),
     ("claims", &["diag", "mapping", "provenance"]),
     ("detect", &["bind", "catalog", "claims", "diag", "fold", "identity", "mapping"]),
@@ -37,7 +38,10 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "span",
         ],
     ),
-    ("inspect", &["bind", "catalog", "dtype", "fold", "mapping", "notation", "provenance", "verify"]),
+    (
+        "inspect",
+        &["bind", "catalog", "dtype", "fold", "mapping", "notation", "provenance", "shown", "verify"],
+    ),
     ("draft", &["catalog", "dtype", "diag", "fold", "mapping", "span"]),
     (
         "infer",
@@ -57,7 +61,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "verify",
         ],
     ),
-    ("explain", &["bind", "dtype", "inspect", "mapping", "notation"]),
+    ("explain", &["bind", "dtype", "inspect", "mapping", "notation", "shown"]),
     (
         "evidence",
         &["bind", "catalog", "dtype", "diag", "format", "mapping", "parallel", "progress", "random"],

@@ -147,3 +147,66 @@ fn a_built_in_layout_has_its_frameworks_config() {
     assert!(run.stderr.contains("from params.json `n_heads`"), "{}", run.stderr);
     assert_eq!(read(&folder.join("back/config.json"))["num_key_value_heads"], theirs["n_kv_heads"]);
 }
+
+const SAME: [&str; 6] = ["--mapping", "family.json", "--from", "ours", "--to", "same"];
+
+#[cfg(unix)]
+#[test]
+fn links_and_odd_files_are_not_carried_over() {
+    use std::os::unix::ffi::OsStringExt;
+    use std::os::unix::fs::symlink;
+    let folder = source(&config());
+    folder.put("secret.txt", "secret");
+    // What stays in the folder is no harm, nor is what nobody can open.
+    symlink("vocab.txt", folder.join("src/merges.txt")).expect("a link");
+    symlink("nowhere", folder.join("src/gone.txt")).expect("a link");
+    symlink("/dev/zero", folder.join("src/zero.jinja")).expect("a link");
+    let run = |more: &[&str]| folder.run(&[&SAME[..], more].concat());
+    run(&["src", "out"]).fails(&["format/path-escape", "zero.jinja", "--allow outside-link"]);
+    let told = run(&["--allow", "outside-link", "src", "dev"]).ok().stderr;
+    assert!(told.contains("convert/companion") && told.contains("no regular file"), "{told}");
+    assert!(!names(&folder.join("dev")).contains(&"zero.jinja".to_owned()));
+    std::fs::remove_file(folder.join("src/zero.jinja")).expect("removes");
+    symlink("../secret.txt", folder.join("src/key.txt")).expect("a link");
+    run(&["src", "out"]).fails(&["format/path-escape", "key.txt"]);
+    assert!(!folder.join("out").exists());
+    run(&["--allow", "outside-link", "src", "link"]).ok();
+    assert_eq!(std::fs::read(folder.join("link/key.txt")).expect("carried"), b"secret");
+    std::fs::remove_file(folder.join("src/key.txt")).expect("removes");
+
+    let odd = std::ffi::OsString::from_vec(b"caf\xe9.json".to_vec());
+    std::fs::write(folder.join("src").join(odd), "{}").expect("writes");
+    let told = run(&["--max-companion-size", "20", "src", "out"]).ok().stderr;
+    for text in ["not UTF-8", "generation_config.json", "more than 20", "--max-companion-size 26"] {
+        assert!(told.contains(text), "{text}: {told}");
+    }
+    let made = names(&folder.join("out"));
+    assert!(made.contains(&"merges.txt".to_owned()) && !made.contains(&"generation_config.json".to_owned()));
+    assert!(!folder.join("out/merges.txt").is_symlink());
+}
+
+/// A snapshot in the cache of huggingface_hub is made of links to `blobs/`.
+#[cfg(unix)]
+#[test]
+fn a_snapshot_of_the_hub_is_carried_over() {
+    use std::os::unix::fs::symlink;
+    let folder = source(&config());
+    let hash = "0123456789abcdef0123456789abcdef01234567";
+    for name in ["hub/blobs", "hub/snapshots/main"] {
+        std::fs::create_dir_all(folder.join(name)).expect("a folder");
+    }
+    std::fs::copy(folder.join("src/model.safetensors"), folder.join("hub/snapshots/main/model.safetensors"))
+        .expect("copies");
+    folder.put(&format!("hub/blobs/{hash}"), "tokens");
+    let link = folder.join("hub/snapshots/main/tokenizer.json");
+    symlink(format!("../../blobs/{hash}"), &link).expect("a link");
+    let args = ["--axis", "h=3", "--allow", "missing-config", "hub/snapshots/main", "out"];
+    let run = |out: &str| folder.run(&[&SAME[..], &args[..5], &[out]].concat());
+    run("out").ok();
+    assert_eq!(std::fs::read(folder.join("out/tokenizer.json")).expect("carried"), b"tokens");
+    // Nothing else in the repository's folder is content.
+    folder.put("hub/blobs/key", "secret");
+    std::fs::remove_file(&link).expect("removes");
+    symlink("../../blobs/key", &link).expect("a link");
+    run("other").fails(&["format/path-escape"]);
+}

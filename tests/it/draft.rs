@@ -139,7 +139,7 @@ fn a_list_of_names_is_enough() {
     assert!(shown.stdout.contains("l.{l}.w"), "{}", shown.stdout);
     // What was edited is not lost.
     let again = folder.run(&["mapping", "new", "--from", "tiny.json", "--output", "d.json"]);
-    again.fails(&["publish/io", "d.json"]);
+    again.fails(&["publish/exists", "d.json"]);
 }
 
 #[test]

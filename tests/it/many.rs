@@ -162,16 +162,16 @@ fn the_report_of_a_failure_may_be_a_card() {
     let folder = Folder::new();
     folder.tensors("in.safetensors", &of_shapes(&[("a.in_proj_weight", &[13, 6])]));
     folder.put("report.md", "old");
-    let run = folder.convert("pytorch-fused", "separate", &["--report", "report.md"]);
+    let run = folder.convert("pytorch-fused", "separate", &["--force", "--report", "report.md"]);
     run.fails(&["bind/indivisible"]);
     let card = std::fs::read_to_string(folder.join("report.md")).expect("a card");
     assert!(
         card.contains("- bind/indivisible: 13 does not fit") && card.contains("`a.in_proj_weight`"),
         "{card}"
     );
-    // A report that cannot be written is told beside what failed.
+    // A report that cannot be written is told before anything is done.
     let run = folder.convert("pytorch-fused", "separate", &["--report", "no/report.json"]);
-    run.fails(&["bind/indivisible", "write the report", "2 errors"]);
+    run.fails(&["publish/no-folder", "1 error"]);
     let verify = ["verify", "--from", "pytorch-fused", "--to", "separate", "--report", "v.json"];
     folder.run(&[&verify[..], &["in.safetensors", "in.safetensors"]].concat()).fails(&["bind/indivisible"]);
     let text = std::fs::read_to_string(folder.join("v.json")).expect("a report");

@@ -12,7 +12,7 @@ use qkvconv::mapping::builtin;
 use qkvconv::mapping::{Layout, Mapping};
 use qkvconv::plan::{Step, StridedCopy, build};
 use qkvconv::provenance::{Document, Provenance};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::families::model_files;
 use crate::kit::Folder;
@@ -474,4 +474,32 @@ fn a_layout_is_drawn_with_the_sizes_that_are_given() {
     run(&["attention/megatron", "--axis", "zz=4"]).fails(&["no such axis", "its axes are h, g"]);
     run(&["pytorch-fused", "bert/hf"]).fails(&["different families"]);
     run(&["pytorch-fusd"]).fails(&["did you mean `pytorch-fused`"]);
+}
+
+/// Colours are escapes; those of a mapping file's text are none.
+#[test]
+fn only_pictures_have_colours() {
+    let text = json!({
+        "format": 1,
+        "family": "toy",
+        "about": "a\u{1b}[8m",
+        "axes": { "h": { "about": "heads\u{1b}[8m", "role": "query heads" }, "d": "head size", "e": "width" },
+        "params": { "q": "h d e" },
+        "layouts": { "own": {
+            "about": "b\u{1b}[2J",
+            "source": "c\u{1b}[8m\nd",
+            "tensors": { "w\u{9b}.weight": "q: (h d) e" },
+        } },
+    });
+    let source = qkvconv::span::Source { name: "toy.json".to_owned(), text: text.to_string() };
+    let mapping = qkvconv::mapping::read(&std::sync::Arc::new(source)).expect("a mapping");
+    let own = &mapping.layouts["own"];
+    let sizes = example(&mapping, &[own], &AxisSizes::new());
+    for colour in [false, true] {
+        let told = layout(&mapping, own, &Drawing { sizes: &sizes, most: (400, 24), colour }).join("\n");
+        assert_eq!(told.contains("\u{1b}[48;5;"), colour, "{told:?}");
+        let rest = told.replace("\u{1b}[48;5;", "").replace("\u{1b}[0m", "");
+        assert!(!rest.contains(|c: char| c != '\n' && c.is_control()), "{rest:?}");
+        assert!(rest.contains("b\\u{1b}[2J") && rest.contains("heads\\u{1b}[8m"), "{rest:?}");
+    }
 }

@@ -130,6 +130,7 @@ fn convert(
         warnings,
         trust_layout,
         resume,
+        inputs: Vec::new(),
     };
     let publish = PublishOptions { force: true, sync: false };
     let destination = Destination::resolve(destination);

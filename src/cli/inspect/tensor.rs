@@ -1,15 +1,16 @@
 //! `qkvconv inspect --tensor KEY`: one tensor, where its heads lie, and a head taken out of it.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use qkvconv::bind::{Allow, BindOptions, SourceTensor, bind};
 use qkvconv::detect::{Candidate, only};
 use qkvconv::diag::{Diagnostic, Errors};
-use qkvconv::exec::publish::{Destination, PublishOptions, Staging, io_error};
-use qkvconv::format::output::{OutputFile, OutputLayout, OutputTensor, lay_out_array};
+use qkvconv::exec::publish::{Existing, Guard, Pending};
+use qkvconv::format::output::{OutputLayout, OutputTensor, lay_out_array};
 use qkvconv::inspect::{Seen, elements, kind, ranges};
 use qkvconv::mapping::role::AxisRole;
 use qkvconv::mapping::{Layout, Mapping};
+use qkvconv::provenance::Provenance;
 use serde_json::{Value, json};
 
 use super::{InspectArgs, Look, kind_json, runs_json};
@@ -34,6 +35,7 @@ impl Look<'_> {
         key: &str,
         options: &BindOptions,
     ) -> Result<(), Errors> {
+        let mut files = self.outputs(args)?;
         let fail = |message: String| self.wrong(key, message);
         let Some(at) = self.catalog.find(key) else {
             return Err(fail("there is no tensor of that name".to_owned()));
@@ -68,7 +70,7 @@ impl Look<'_> {
         }
         let Some(head) = args.head else {
             self.whole(ui, args, number, &chosen);
-            return self.svg(args, number, key);
+            return self.svg(files.svg.take(), number, key);
         };
         let seen = Seen::new(mapping, own, bound, &source.reading);
         for param in &chosen {
@@ -97,7 +99,7 @@ impl Look<'_> {
                     "ranges": ranges, "runs": runs_json(place),
                 })
             };
-            ui.result(&format!("{:#}", Value::Array(found.iter().map(entry).collect())));
+            ui.document(&format!("{:#}", Value::Array(found.iter().map(entry).collect())));
         } else {
             for (layout, key, param, place) in &found {
                 let ranges: Vec<String> =
@@ -105,11 +107,27 @@ impl Look<'_> {
                 ui.result(&format!("{layout}  {param} head {head}: {key} {}", ranges.join(" ")));
             }
         }
-        self.svg(args, number, key)?;
-        match &args.save {
-            Some(path) => self.save(ui, args, source, &chosen, head, path),
+        self.svg(files.svg, number, key)?;
+        match files.save {
+            Some(file) => self.save(ui, args, source, &chosen, head, file),
             None => Ok(()),
         }
+    }
+
+    /// Makes the files that are to be written.
+    fn outputs(&self, args: &InspectArgs) -> Result<Files, Errors> {
+        let mut guard = Guard::default();
+        guard.reads("the checkpoint", &args.source);
+        self.catalog.files.iter().for_each(|path| guard.reads("the checkpoint", path));
+        args.files.mappings.iter().for_each(|path| guard.reads("a mapping", path));
+        let config_file = self.fit.map(|(_, _, layout)| layout.config_file());
+        let configs = Provenance::files(&args.source, args.config.as_deref(), config_file);
+        configs.iter().for_each(|path| guard.reads("a config", path));
+        let existing = Existing::forced(args.force);
+        let mut open = |what, path: &Option<PathBuf>| {
+            path.as_deref().map(|path| guard.open(what, path, existing)).transpose()
+        };
+        Ok(Files { svg: open("the picture", &args.svg)?, save: open("the array", &args.save)? })
     }
 
     /// A head can be pointed at where an axis is one of heads, and where all sizes that tell its place are known.
@@ -159,7 +177,7 @@ impl Look<'_> {
             kind.words().iter().for_each(|line| ui.result(&format!("  {line}")));
             self.drawing(number, ui.width(), ui.is_coloured())
                 .iter()
-                .for_each(|line| ui.result(&format!("  {line}")));
+                .for_each(|line| ui.drawing(&format!("  {line}")));
             return;
         }
         let seen = Seen::new(mapping, layout, bound, &source.reading);
@@ -184,7 +202,7 @@ impl Look<'_> {
             ("tensor".to_owned(), json!(tensor.key)),
             ("parts".to_owned(), parts),
         ]);
-        ui.result(&format!("{:#}", Value::Object(document)));
+        ui.document(&format!("{:#}", Value::Object(document)));
     }
 
     /// Writes the elements of a head as an array.
@@ -195,7 +213,7 @@ impl Look<'_> {
         source: &SourceTensor,
         params: &[&str],
         head: u64,
-        path: &Path,
+        file: Pending,
     ) -> Result<(), Errors> {
         let (Some((_, mapping, layout)), Some(bound)) = (self.fit, self.bound()) else { return Ok(()) };
         let tensor = &self.catalog.tensors[source.tensor];
@@ -216,7 +234,8 @@ impl Look<'_> {
         let read = |offset: u64, buffer: &mut [u8]| self.reader.read_exact_at(tensor.file, offset, buffer);
         let bytes =
             found.read(tensor, width, &read).map_err(|error| fail(format!("cannot be read: {error}")))?;
-        self.publish(path, &layout, &bytes, args.force)?;
+        let path = file.target().to_owned();
+        file.publish(&whole(&layout, &bytes))?;
         let axes: Vec<String> =
             found.axes.iter().zip(&found.shape).map(|(axis, size)| format!("{axis} = {size}")).collect();
         let order = if axes.is_empty() { "one element".to_owned() } else { axes.join(", ") };
@@ -239,37 +258,29 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Writes one file under its final name, whole or not at all.
-    fn publish(&self, path: &Path, layout: &OutputLayout, data: &[u8], force: bool) -> Result<(), Errors> {
-        let options = PublishOptions { force, sync: false };
-        let destination = Destination::File(path.to_owned());
-        let staging = Staging::create(&destination, layout, &self.catalog.files, options, None)?;
-        for place in &layout.placements {
-            let written = staging.write_all_at(place.file, place.offset, data);
-            written.map_err(|error| io_error(path, "write it", &error))?;
-        }
-        staging.publish().map(drop)
+    fn svg(&self, file: Option<Pending>, source: usize, key: &str) -> Result<(), Errors> {
+        let (Some(file), Some(picture)) = (file, self.picture(source, (48, 64))) else { return Ok(()) };
+        file.publish(picture.svg(key).as_bytes())
     }
+}
 
-    fn svg(&self, args: &InspectArgs, source: usize, key: &str) -> Result<(), Errors> {
-        let (Some(path), Some(picture)) = (&args.svg, self.picture(source, (48, 64))) else { return Ok(()) };
-        let text = picture.svg(key).into_bytes();
-        let file = OutputFile {
-            name: String::new(),
-            size: text.len() as u64,
-            pieces: vec![(0, text)],
-            checksums: Vec::new(),
-        };
-        let layout = OutputLayout {
-            format: self.reader.format(),
-            files: vec![file],
-            index: None,
-            placements: Vec::new(),
-            companions: Vec::new(),
-            warnings: Vec::new(),
-        };
-        self.publish(path, &layout, &[], args.force)
+/// The files that are to be written.
+struct Files {
+    svg: Option<Pending>,
+    save: Option<Pending>,
+}
+
+/// Returns all bytes of an array's file.
+fn whole(layout: &OutputLayout, data: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let pieces = layout.files.iter().flat_map(|file| &file.pieces);
+    let pieces = pieces.map(|(at, piece)| (*at, piece.as_slice()));
+    for (at, piece) in pieces.chain(layout.placements.iter().map(|place| (place.offset, data))) {
+        let (start, end) = (at as usize, at as usize + piece.len());
+        bytes.resize(bytes.len().max(end), 0);
+        bytes[start..end].copy_from_slice(piece);
     }
+    bytes
 }
 
 /// Returns whether `--part` means a parameter: its name, its name without `weight` or `bias`, the last word of that, or its

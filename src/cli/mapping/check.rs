@@ -106,8 +106,8 @@ fn check_all(ui: &Ui, args: &CheckArgs) -> Result<(), Errors> {
     // One file gives one document, several a list of them.
     match &documents[..] {
         [] => {}
-        [document] if args.files.len() == 1 => ui.result(&format!("{document:#}")),
-        all => ui.result(&format!("{:#}", Value::Array(all.to_vec()))),
+        [document] if args.files.len() == 1 => ui.document(&format!("{document:#}")),
+        all => ui.document(&format!("{:#}", Value::Array(all.to_vec()))),
     }
     errors.finish(()).map(|_| ())
 }
@@ -214,7 +214,7 @@ fn check_against(ui: &Ui, args: &CheckArgs, source: &Arc<Source>, checkpoint: &P
     coverages.sort_by_key(Coverage::rank);
     let Some(best) = coverages.first() else { return Ok(()) };
     if args.json {
-        ui.result(&format!("{:#}", best.json()));
+        ui.document(&format!("{:#}", best.json()));
     } else {
         table(best).iter().for_each(|line| ui.result(line));
         let others: Vec<&str> =

@@ -1,12 +1,11 @@
 //! `qkvconv mapping new --from SRC`: a starting mapping file.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use qkvconv::diag::{Diagnostic, Errors};
 use qkvconv::draft::{Draft, Names, draft, from_list, listed};
-use qkvconv::exec::publish::io_error;
+use qkvconv::exec::publish::{Existing, Guard};
 use qkvconv::format::open;
 
 use crate::cli::Exit;
@@ -56,6 +55,10 @@ pub(super) fn run(ui: &Ui, args: &DraftArgs) -> Exit {
 }
 
 fn make(ui: &Ui, args: &DraftArgs) -> Result<(), Errors> {
+    let mut guard = Guard::default();
+    guard.reads("the checkpoint", &args.from);
+    let existing = Existing::Kept("name another file");
+    let output = args.output.as_deref().map(|path| guard.open("the draft", path, existing)).transpose()?;
     let (tensors, ties) = match list(&args.from) {
         Some(tensors) => (tensors, Vec::new()),
         None => {
@@ -74,12 +77,13 @@ fn make(ui: &Ui, args: &DraftArgs) -> Result<(), Errors> {
     let source = args.from.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let names = Names { family, layout: args.layout.clone(), source };
     let draft = draft(&tensors, &ties, &names)?;
-    let Some(path) = &args.output else {
-        ui.result(draft.text.trim_end());
+    let Some(output) = output else {
+        ui.document(draft.text.trim_end());
         return Ok(());
     };
-    write(path, &draft)?;
-    say_next(ui, path, &draft, &names, tensors.len());
+    let path = output.target().to_owned();
+    output.publish(draft.text.as_bytes())?;
+    say_next(ui, &path, &draft, &names, tensors.len());
     Ok(())
 }
 
@@ -88,13 +92,6 @@ fn list(path: &Path) -> Option<Vec<qkvconv::draft::Tensor>> {
     // Anything else may be large: only headers of it are read.
     path.extension().filter(|ending| *ending == "json")?;
     from_list(&read_text(path).ok()?)
-}
-
-/// Writes a file that is not there yet.
-fn write(path: &Path, draft: &Draft) -> Result<(), Errors> {
-    let file = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
-    file.and_then(|mut file| file.write_all(draft.text.as_bytes()))
-        .map_err(|error| io_error(path, "write the draft", &error).into())
 }
 
 /// Returns a name for the family: the checkpoint's, or its folder's where that says nothing.

@@ -1,13 +1,12 @@
 //! `qkvconv mapping infer SRC DST`
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
 use qkvconv::diag::{Diagnostic, Errors};
 use qkvconv::exec::Limits;
-use qkvconv::exec::publish::io_error;
+use qkvconv::exec::publish::{Existing, Guard, io_error};
 use qkvconv::fold::fold_keys;
 use qkvconv::infer::{Inferred, Side, infer, merge};
 use qkvconv::provenance::Provenance;
@@ -101,6 +100,25 @@ fn infer_from(ui: &Ui, args: &InferArgs) -> Result<Exit, Errors> {
     };
     let source = side(&args.source, &args.open.root, &args.config, &args.source_layout)?;
     let target = side(&args.destination, &args.to_root, &args.to_config, &args.target_layout)?;
+    let mut guard = Guard::default();
+    for (what, path, config) in
+        [("SRC", &args.source, &args.config), ("DST", &args.destination, &args.to_config)]
+    {
+        guard.reads(what, path);
+        let configs = Provenance::files(path, config.as_deref(), []);
+        configs.iter().for_each(|path| guard.reads("a config", path));
+    }
+    const ANOTHER: Existing =
+        Existing::Kept("name another file, or add the layouts to this one with `--into`");
+    let (output, before) = match (&args.output, &args.into) {
+        (Some(path), _) => (Some(guard.open("the mapping", path, ANOTHER)?), None),
+        (None, Some(path)) => {
+            let text =
+                read_text(path).map_err(|error| Errors::from(io_error(path, "read the mapping", &error)))?;
+            (Some(guard.open("the mapping", path, Existing::Replaced)?), Some(text))
+        }
+        (None, None) => (None, None),
+    };
     catch_interrupts();
     let bar = Bar::new(0, false);
     let inferred = infer(&family, &source, &target, &Limits::default(), &bar)?;
@@ -112,37 +130,17 @@ fn infer_from(ui: &Ui, args: &InferArgs) -> Result<Exit, Errors> {
     if inferred.text.is_empty() {
         return Err(Diagnostic::error("infer/nothing", "no mapping was found").into());
     }
-    match (&args.output, &args.into) {
-        (Some(path), _) => write_new(path, &inferred.text)?,
-        (None, Some(path)) => {
-            let text =
-                read_text(path).map_err(|error| Errors::from(io_error(path, "read the mapping", &error)))?;
-            write(path, &merge(&text, &inferred.parts)?)?;
-        }
-        (None, None) => ui.result(inferred.text.trim_end()),
+    let text = match &before {
+        Some(before) => merge(before, &inferred.parts)?,
+        None => inferred.text.clone(),
+    };
+    match output {
+        Some(output) => output.publish(text.as_bytes())?,
+        None => ui.document(text.trim_end()),
     }
     summarize(ui, args, &family, &inferred);
     ui.say(&format!("{:.1?}", start.elapsed()));
     Ok(if inferred.unexplained.is_empty() { Exit::Done } else { Exit::Differs })
-}
-
-/// Writes a file that is not there yet.
-fn write_new(path: &Path, text: &str) -> Result<(), Errors> {
-    let file = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
-    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| {
-        let diagnostic = io_error(path, "write the mapping", &error);
-        match error.kind() {
-            std::io::ErrorKind::AlreadyExists => {
-                diagnostic.help("name another file, or add the layouts to this one with `--into`").into()
-            }
-            _ => diagnostic.into(),
-        }
-    })
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Errors> {
-    std::fs::write(path, text).map_err(|error| io_error(path, "write the mapping", &error).into())
 }
 
 fn summarize(ui: &Ui, args: &InferArgs, family: &str, inferred: &Inferred) {

@@ -19,6 +19,6 @@ pub(in crate::cli) struct SchemaArgs {}
 /// Prints the schema.
 pub(super) fn run(ui: &Ui, _args: &SchemaArgs) -> Exit {
     // A line of results ends by itself.
-    ui.result(schema().trim_end());
+    ui.document(schema().trim_end());
     Exit::Done
 }

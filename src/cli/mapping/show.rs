@@ -10,6 +10,7 @@ use qkvconv::inspect::{deduce, example, of_config};
 use qkvconv::mapping::select::{all, select};
 use qkvconv::mapping::{Layout, Mapping};
 use qkvconv::provenance::{Document, Provenance};
+use qkvconv::shown::escaped_lines;
 
 use crate::cli::Exit;
 use crate::cli::args::{MappingFiles, axis_size};
@@ -48,14 +49,12 @@ pub(in crate::cli) struct ShowArgs {
 /// Shows what a layout, or a whole family, stores, or the way between two layouts.
 pub(super) fn run(ui: &Ui, args: &ShowArgs) -> Exit {
     let shown = match &args.other {
-        Some(other) => way(args, other),
-        None => one(ui, args),
+        Some(other) => way(args, other).map(|lines| lines.iter().for_each(|line| ui.result(line))),
+        // With pictures among them, which may be coloured.
+        None => one(ui, args).map(|lines| lines.iter().for_each(|line| ui.drawing(line))),
     };
     match shown {
-        Ok(lines) => {
-            lines.iter().for_each(|line| ui.result(line));
-            Exit::Done
-        }
+        Ok(()) => Exit::Done,
         Err(errors) => ui.fail(&errors),
     }
 }
@@ -86,6 +85,7 @@ fn sizes(args: &ShowArgs, mapping: &Mapping, layouts: &[&Layout]) -> Result<Axis
     errors.finish(sizes).map(|(sizes, _)| sizes)
 }
 
+/// Tells of the layouts and families of a name; all text is escaped.
 fn one(ui: &Ui, args: &ShowArgs) -> Result<Vec<String>, Errors> {
     let mappings = all(&read_mappings(&args.files)?)?;
     let mut lines = Vec::new();
@@ -98,7 +98,7 @@ fn one(ui: &Ui, args: &ShowArgs) -> Result<Vec<String>, Errors> {
     let mut found = false;
     for mapping in &mappings {
         if mapping.family == args.name {
-            part(family(mapping));
+            part(family(mapping).iter().map(|line| escaped_lines(line).into_owned()).collect());
             found = true;
         }
         for own in mapping.layouts.values() {

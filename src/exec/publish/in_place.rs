@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::record::Record;
+use super::record::{Record, lost};
 use super::system::{io_error, is_there, name_error, put, unless};
 use super::work::{Leave, Work};
 use super::{PublishOptions, sync_folder};
@@ -47,12 +47,19 @@ pub(super) fn forward(work: &Work, folder: &Path, record: &Record, force: bool) 
         let (path, aside) = (folder.join(name), old.join(name));
         let is_new = record.placed.contains(name) && !is_there(&new.join(name));
         if !is_new && is_there(&path) && !is_there(&aside) {
+            // Someone has put another file there since.
+            if !record.knows(&path) {
+                return Err(lost(work));
+            }
             fs::rename(&path, &aside)
                 .map_err(|error| io_error(&path, "set this file of the old checkpoint aside", &error))?;
         }
     }
     for name in record.placed.iter().filter(|name| is_there(&new.join(name))) {
         let path = folder.join(name);
+        if !record.knows(&new.join(name)) {
+            return Err(lost(work));
+        }
         put(&new.join(name), &path, force).map_err(|error| name_error(&path, &error))?;
     }
     Ok(())

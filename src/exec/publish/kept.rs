@@ -5,11 +5,11 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::record::write_json;
+use super::record::{read_json, write_json};
 use super::system::{is_there, sync_folder, unless};
 use super::work::{Leave, Work};
 use super::{PublishOptions, Staged, Staging, io_error};
@@ -73,15 +73,14 @@ fn whole_path(work: &Work, name: &str) -> PathBuf {
 /// Makes ready for a conversion of that fingerprint: keeps what is of the same one and begins anew where it is of
 /// another; returns why, if so.
 pub(super) fn begin(work: &Work, fingerprint: &Fingerprint) -> Result<Option<&'static str>, Errors> {
-    let plan = fs::read(plan_path(work)).ok();
-    let earlier: Option<Fingerprint> = plan.as_deref().and_then(|plan| serde_json::from_slice(plan).ok());
+    let earlier: Option<Fingerprint> = read_json(work, &plan_path(work));
     if earlier.as_ref() == Some(fingerprint) && is_there(&work.new_folder()) {
         return Ok(None);
     }
     work.begin_anew()?;
     let done = work.join("done");
     fs::create_dir(&done).map_err(|error| io_error(&done, "create it", &error))?;
-    write_json(&plan_path(work), fingerprint, true)?;
+    write_json(work, &plan_path(work), fingerprint, true)?;
     Ok(earlier.map(|earlier| {
         if earlier.sources == fingerprint.sources {
             "it is of another conversion of this source"
@@ -93,10 +92,9 @@ pub(super) fn begin(work: &Work, fingerprint: &Fingerprint) -> Result<Option<&'s
 
 /// Reads the record of a file that an earlier run has finished.
 pub(super) fn whole(work: &Work, name: &str, size: u64) -> Option<Whole> {
-    let text = fs::read(whole_path(work, name)).ok()?;
-    let whole: Whole = serde_json::from_slice(&text).ok()?;
-    let there = fs::metadata(work.new_folder().join(name)).ok()?;
-    (whole.size == size && there.len() == size).then_some(whole)
+    let whole: Whole = read_json(work, &whole_path(work, name))?;
+    let there = work.new_folder().join(name).symlink_metadata().ok()?;
+    (whole.size == size && there.is_file() && there.len() == size).then_some(whole)
 }
 
 /// Removes all that is known of finished files, but not these.
@@ -196,8 +194,22 @@ impl Staging {
         };
         let whole = Whole { size: staged.size, blake3, rounded: rounded.iter().map(loss).collect() };
         let name = staged.path.file_name().unwrap_or_default().to_string_lossy();
-        write_json(&whole_path(&self.work, &name), &whole, true)
+        write_json(&self.work, &whole_path(&self.work, &name), &whole, true)
     }
+}
+
+/// Removes from `new/` what is none of these: of an earlier run's output, or links to files of the destination.
+pub(super) fn remove_others(work: &Work, staged: &[&Path]) -> Result<(), Errors> {
+    let new = work.new_folder();
+    let fail =
+        |error: io::Error| Errors::from(io_error(&new, "remove what an earlier run left in it", &error));
+    for entry in fs::read_dir(&new).map_err(fail)? {
+        let path = entry.map_err(fail)?.path();
+        if !staged.contains(&path.as_path()) {
+            fs::remove_file(&path).map_err(fail)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the BLAKE3 of a file.

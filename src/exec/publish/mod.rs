@@ -21,30 +21,34 @@
 //! - A file system without locks cannot tell a run that lives from one that was killed: what is left there is refused, and
 //!   a person has to remove it.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::diag::{Collector, Diagnostic, Errors};
-use crate::format::output::{OutputFile, OutputLayout};
-use crate::format::pieces::is_shard_of;
-use crate::format::shards::{index_name, named_shards, single_name};
-use crate::format::{Format, shown};
+use crate::format::Format;
+use crate::format::output::{Companion, Content, OutputFile, OutputLayout};
 use crate::positioned::{read_exact_at, write_all_at};
+use crate::shown::{escaped, is_unshowable};
 
 mod exchange;
+mod guard;
 mod in_place;
 mod kept;
 mod record;
+mod replaced;
 mod system;
 mod work;
 
+pub use guard::{Existing, Guard, Pending};
 use kept::Whole;
 pub use kept::{Fingerprint, Kept};
 use record::Record;
 pub use system::io_error;
-use system::{appeared, existing_folder, is_same, is_there, name_error, parent, put, sync_folder};
+use system::{
+    Stamp, appeared, existing_folder, is_there, keep_attributes, name_error, no_link, parent, put,
+    sync_folder,
+};
 use work::{Leave, Work};
 
 /// Where the output goes.
@@ -173,6 +177,10 @@ impl Staging {
             let help = "name a folder, or leave out `--max-shard-size`";
             return Err(Diagnostic::error("publish/sharded", message).file(path).help(help).into());
         }
+        check_name(destination.path())?;
+        let all = layout.files.iter().map(|file| &file.name);
+        let mut all = all.chain(layout.companions.iter().map(|file| &file.name));
+        all.try_for_each(|name| check_name(Path::new(name)))?;
         let (place, mut work) = open(destination)?;
         let mut out = Collector::default();
         let folder = match &place {
@@ -209,8 +217,8 @@ impl Staging {
             staging.files.push(staged);
         }
         if matches!(destination, Destination::Folder(_)) {
-            for file in &layout.companions {
-                let staged = staging.stage(file)?;
+            for companion in &layout.companions {
+                let staged = staging.stage_companion(companion)?;
                 staging.companions.push(staged);
             }
         }
@@ -219,6 +227,10 @@ impl Staging {
             let (name, size) = (index.name.clone(), index.bytes.len() as u64);
             let file = OutputFile { name, pieces, size, checksums: Vec::new() };
             staging.index = Some(staging.stage(&file)?);
+        }
+        if resume.is_some() {
+            let all = staging.files.iter().chain(&staging.companions).chain(&staging.index);
+            kept::remove_others(&staging.work, &all.map(|staged| &*staged.path).collect::<Vec<_>>())?;
         }
         Ok(staging)
     }
@@ -231,101 +243,40 @@ impl Staging {
         }
     }
 
-    /// Refuses to touch what is not to be touched, and finds the older checkpoint of a folder.
-    fn check_replaced(
-        &mut self,
-        layout: &OutputLayout,
-        sources: &[PathBuf],
-        mut out: Collector,
-    ) -> Result<(), Errors> {
-        if matches!(self.place, Place::New) {
-            return Ok(());
-        }
-        let names = layout.files.iter().chain(&layout.companions).map(|file| &file.name);
-        let names = names.chain(layout.index.iter().map(|index| &index.name));
-        let outputs: Vec<PathBuf> = match &self.destination {
-            Destination::File(path) => vec![path.clone()],
-            Destination::Folder(_) => names.map(|name| self.target_of(name)).collect(),
-        };
-        if let Destination::Folder(folder) = &self.destination.clone() {
-            self.find_old(folder, layout.format, &outputs);
-        }
-        let old = self.old_index.iter().chain(&self.old_files).map(|name| self.target_of(name));
-        let touched: BTreeSet<PathBuf> =
-            outputs.iter().cloned().chain(old).filter(|path| is_there(path)).collect();
-        for path in &touched {
-            if let Some(source) = sources.iter().find(|source| is_same(path, source)) {
-                let message = if path == source {
-                    "a source file would be replaced or removed".to_owned()
-                } else {
-                    format!("it is the source file `{}` under another name", shown(&source.to_string_lossy()))
-                };
-                let diagnostic = Diagnostic::error("publish/over-source", message).file(path);
-                out.push(diagnostic.help("write to another folder"));
-            } else if path.is_dir() {
-                out.push(Diagnostic::error("publish/exists", "a folder is in the way").file(path));
-            } else if !self.options.force {
-                let name = shown(&path.file_name().unwrap_or_default().to_string_lossy());
-                let message = if outputs.contains(path) {
-                    format!("`{name}` exists already")
-                } else {
-                    format!("`{name}` exists already, of a checkpoint that would mix with the new one")
-                };
-                let diagnostic = Diagnostic::error("publish/exists", message).file(path);
-                out.push(diagnostic.help("give `--force` to replace it, or write to another place"));
-            }
-        }
-        let destination = self.destination.path();
-        if let Some(source) = sources.iter().find(|source| source.is_dir() && is_same(destination, source)) {
-            let diagnostic = Diagnostic::error("publish/over-source", "the destination is the source folder");
-            out.push(diagnostic.file(source).help("write to another folder"));
-        }
-        out.finish(()).map(|_| ())
-    }
-
-    /// Finds the older checkpoint of a folder, which beside the new one would make a mix.
-    fn find_old(&mut self, folder: &Path, format: Format, outputs: &[PathBuf]) {
-        let mut old = BTreeSet::new();
-        let index = index_name(format);
-        if is_there(&folder.join(&index)) {
-            // Sound names only, and plain ones: this is about removing files.
-            let names = named_shards(&folder.join(&index)).into_iter();
-            let ending = Path::new(single_name(format)).extension();
-            old.extend(names.filter(|name| !name.contains('/') && Path::new(name).extension() == ending));
-            self.old_index = Some(index);
-        }
-        old.insert(single_name(format).to_owned());
-        if !format.has_index() {
-            // Their names alone hold the parts together.
-            let single = Path::new(single_name(format));
-            let part = |text: Option<&std::ffi::OsStr>| {
-                text.and_then(|text| text.to_str()).unwrap_or_default().to_owned()
-            };
-            let (stem, ending) = (part(single.file_stem()), part(single.extension()));
-            let names = fs::read_dir(folder).into_iter().flatten().flatten();
-            let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-            old.extend(names.filter(|name| is_shard_of(name, &stem, &ending)));
-        }
-        let is_old = |name: &String| {
-            let path = folder.join(name);
-            is_there(&path) && !outputs.contains(&path)
-        };
-        self.old_files = old.into_iter().filter(is_old).collect();
-    }
-
     /// Makes one file, or opens the one that an earlier run has finished.
     fn stage(&self, output: &OutputFile) -> Result<Staged, Errors> {
         let target = self.target_of(&output.name);
         let name = target.file_name().unwrap_or_default();
         let path = self.work.new_folder().join(name);
         let whole = kept::whole(&self.work, &output.name, output.size);
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = match whole {
+            Some(_) => no_link().write(true).open(&path),
+            // What is there may be a link to a file of the destination.
+            None if is_there(&path) => fs::remove_file(&path).and_then(|()| create_new(&path)),
+            None => create_new(&path),
+        };
         let file = file.map_err(|error| io_error(&target, "create it", &error))?;
         let staged = Staged { file, path, size: output.size, target, whole };
         if staged.whole.is_none() {
             staged.fill(output)?;
         }
         Ok(staged)
+    }
+
+    /// Makes a file beside those with tensors.
+    fn stage_companion(&self, companion: &Companion) -> Result<Staged, Errors> {
+        let name = companion.name.clone();
+        let file =
+            |pieces: Vec<(u64, Vec<u8>)>, size| OutputFile { name, pieces, size, checksums: Vec::new() };
+        match &companion.content {
+            Content::Bytes(bytes) => self.stage(&file(vec![(0, bytes.clone())], bytes.len() as u64)),
+            Content::Copy(from, most) => {
+                let mut staged = self.stage(&file(Vec::new(), 0))?;
+                staged.size = system::copy(from, &staged.file, *most)
+                    .map_err(|error| io_error(from, "carry it over", &error))?;
+                Ok(staged)
+            }
+        }
     }
 
     /// Writes bytes `offset` bytes into a file, counted as in [`Staging::create`]; any number of threads may
@@ -357,7 +308,7 @@ impl Staging {
 
     /// Returns the files' temporary paths, for reading them back before they are published.
     pub fn temporary_paths(&self) -> Vec<PathBuf> {
-        self.files.iter().map(|staged| staged.path.clone()).collect()
+        self.files.iter().map(|staged| system::named(&staged.path)).collect()
     }
 
     /// Throws everything away, also what [`Staging::finished`] has recorded.
@@ -383,6 +334,9 @@ impl Staging {
         // Closed: Windows renames no folder with open files in it.
         let files = self.files.drain(..).chain(self.companions.drain(..)).chain(self.index.take());
         let placed: Vec<(PathBuf, PathBuf)> = files.map(|staged| (staged.path, staged.target)).collect();
+        if self.options.force {
+            placed.iter().for_each(|(path, target)| keep_attributes(path, target));
+        }
         let path = self.destination.path().to_owned();
         match self.place.clone() {
             Place::File => self.put_one(&placed, &parent(&path))?,
@@ -426,12 +380,32 @@ impl Staging {
                 replaced.push(name.clone());
             }
         }
-        let record = Record { replaced, placed: placed_names, exchanged: None };
+        let stamps_in = |base: &Path, names: &[String]| {
+            let of = |name: &String| Some((name.clone(), Stamp::at(&base.join(name))?));
+            names.iter().filter_map(of).collect::<Vec<_>>()
+        };
+        let mut stamps = stamps_in(folder, &replaced);
+        stamps.extend(stamps_in(&self.work.new_folder(), &placed_names));
+        let record = Record { replaced, placed: placed_names, exchanged: None, stamps };
         if !exchange::publish(&mut self.work, folder, &record, self.options)? {
             in_place::publish(&mut self.work, folder, &record, self.options)?;
         }
         Ok(())
     }
+}
+
+/// Refuses to make a file whose name a terminal would take for more than a name.
+fn check_name(path: &Path) -> Result<(), Errors> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if !name.chars().any(is_unshowable) {
+        return Ok(());
+    }
+    let message = format!("the name `{}` has control characters, so it is not written", escaped(&name));
+    Err(Diagnostic::error("publish/name", message).help("write to a file of another name").into())
+}
+
+fn create_new(path: &Path) -> io::Result<File> {
+    no_link().write(true).create_new(true).open(path)
 }
 
 /// Looks at the destination, and opens the folder to work in.

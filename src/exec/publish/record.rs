@@ -1,12 +1,13 @@
 //! The record of a publication that has begun, by which the next run can finish it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::system::{io_error, sync_folder, unless};
+use super::system::{Stamp, io_error, is_own, is_there, named, no_link, sync_folder, unless};
 use super::work::{Leave, Work};
 use super::{PublishOptions, exchange, in_place};
 use crate::diag::{Diagnostic, Errors};
@@ -20,6 +21,15 @@ pub(super) struct Record {
     pub(super) placed: Vec<String>,
     /// Device and inode of the new folder, where two folders are exchanged.
     pub(super) exchanged: Option<(u64, u64)>,
+    /// What tells the files that go, and the files that come, from any other of their names.
+    pub(super) stamps: Vec<(String, Stamp)>,
+}
+
+/// What is written in a work folder, with what tells that folder from every other.
+#[derive(Serialize, Deserialize)]
+struct Noted<T> {
+    of: Stamp,
+    holds: T,
 }
 
 impl Record {
@@ -29,7 +39,7 @@ impl Record {
 
     /// Writes it; from here on the next run finishes what this one does not.
     pub(super) fn write(&self, work: &Work, options: PublishOptions) -> Result<(), Errors> {
-        write_json(&Record::path(work), self, options.sync)?;
+        write_json(work, &Record::path(work), self, options.sync)?;
         sync_folder(work.path(), options)
     }
 
@@ -40,12 +50,10 @@ impl Record {
 
     fn read(work: &Work) -> Result<Option<Record>, Errors> {
         let path = Record::path(work);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(io_error(&path, "read it", &error).into()),
-        };
-        let record: Option<Record> = serde_json::from_str(&text).ok();
+        if !is_there(&path) {
+            return Ok(None);
+        }
+        let record: Option<Record> = read_json(work, &path);
         // It names files that will be removed: plain names alone.
         let plain = |name: &String| Path::new(name).file_name().is_some_and(|last| last == name.as_str());
         match record.filter(|record| record.replaced.iter().chain(&record.placed).all(plain)) {
@@ -53,9 +61,16 @@ impl Record {
             None => {
                 let message = "the record of an interrupted publication cannot be read";
                 let help = "look at the folder that it lies in, then remove that folder";
-                Err(Diagnostic::error("publish/record", message).file(&path).help(help).into())
+                Err(Diagnostic::error("publish/record", message).file(&named(&path)).help(help).into())
             }
         }
+    }
+
+    /// Returns whether a file is one that the publication noted.
+    pub(super) fn knows(&self, path: &Path) -> bool {
+        let name = path.file_name().unwrap_or_default();
+        let there = Stamp::at(path);
+        self.stamps.iter().any(|(known, stamp)| **known == *name && Some(*stamp) == there)
     }
 }
 
@@ -98,12 +113,23 @@ pub(super) fn lost(work: &Work) -> Errors {
     Diagnostic::error("publish/record", message).file(work.path()).help(help).into()
 }
 
-/// Writes a small JSON file in one step.
-pub(super) fn write_json(path: &Path, value: &impl Serialize, sync: bool) -> Result<(), Errors> {
+/// Reads a small JSON file of a work folder; `None` where it was not written for that very folder.
+pub(super) fn read_json<T: DeserializeOwned>(work: &Work, path: &Path) -> Option<T> {
+    let file = no_link().open(path).ok()?;
+    if !file.metadata().is_ok_and(|there| there.is_file() && is_own(&there)) {
+        return None;
+    }
+    let noted: Noted<T> = serde_json::from_reader(io::BufReader::new(file)).ok()?;
+    (noted.of == work.stamp).then_some(noted.holds)
+}
+
+/// Writes a small JSON file of a work folder in one step.
+pub(super) fn write_json(work: &Work, path: &Path, value: &impl Serialize, sync: bool) -> Result<(), Errors> {
     let temporary = path.with_extension("tmp");
     let write = || -> io::Result<()> {
-        let mut file = File::create(&temporary)?;
-        file.write_all(&serde_json::to_vec(value)?)?;
+        unless(fs::remove_file(&temporary), io::ErrorKind::NotFound)?;
+        let mut file = no_link().write(true).create_new(true).open(&temporary)?;
+        file.write_all(&serde_json::to_vec(&Noted { of: work.stamp, holds: value })?)?;
         if sync {
             file.sync_all()?;
         }

@@ -1,15 +1,17 @@
 //! What the file system is asked for, and what its refusals are called.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
 
 use super::PublishOptions;
 use crate::diag::{Diagnostic, Errors};
 
 /// Describes a failure of the file system while writing; `action` completes "cannot …".
 pub fn io_error(path: &Path, action: &str, error: &io::Error) -> Diagnostic {
-    let diagnostic = Diagnostic::error("publish/io", format!("cannot {action}: {error}")).file(path);
+    let diagnostic = Diagnostic::error("publish/io", format!("cannot {action}: {error}")).file(&named(path));
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             diagnostic.help("free some space, or write to another disk")
@@ -18,6 +20,154 @@ pub fn io_error(path: &Path, action: &str, error: &io::Error) -> Diagnostic {
             diagnostic.help("write to a folder that you may write to")
         }
         _ => diagnostic,
+    }
+}
+
+/// The folder in which Linux shows the open files of this process.
+const HANDLES: &str = "/proc/self/fd";
+
+/// Returns a path to a folder that leads through its handle, so that it stays this folder whatever is renamed in the
+/// meantime; its own path where the system has no such paths.
+pub(super) fn through(handle: &File, path: &Path) -> PathBuf {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        let own = Path::new(HANDLES).join(handle.as_raw_fd().to_string());
+        let same = |there: &fs::Metadata| handle.metadata().is_ok_and(|it| identity(&it) == identity(there));
+        if fs::metadata(&own).is_ok_and(|there| same(&there)) {
+            return own;
+        }
+    }
+    let _ = handle;
+    path.to_owned()
+}
+
+/// Returns the path that a person knows of one that leads through a handle.
+pub(super) fn named(path: &Path) -> PathBuf {
+    let Ok(rest) = path.strip_prefix(HANDLES) else { return path.to_owned() };
+    let mut parts = rest.components();
+    let Some(handle) = parts.next() else { return path.to_owned() };
+    match fs::read_link(Path::new(HANDLES).join(handle)) {
+        Ok(folder) => folder.join(parts.as_path()),
+        Err(_) => path.to_owned(),
+    }
+}
+
+/// Options that open no link under the last name of a path.
+pub(super) fn no_link() -> fs::OpenOptions {
+    let mut options = File::options();
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::OFlags;
+        use std::os::unix::fs::OpenOptionsExt;
+        // Nor is a pipe waited for.
+        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+    }
+    options.read(true);
+    options
+}
+
+/// Opens a folder, not through a link.
+pub(super) fn open_folder(path: &Path) -> io::Result<File> {
+    #[cfg(windows)]
+    let folder = {
+        use std::os::windows::fs::OpenOptionsExt;
+        // FILE_FLAG_BACKUP_SEMANTICS opens folders, FILE_FLAG_OPEN_REPARSE_POINT no links.
+        File::options().read(true).custom_flags(0x0200_0000 | 0x0020_0000).open(path)?
+    };
+    #[cfg(not(windows))]
+    let folder = no_link().open(path)?;
+    if !path.symlink_metadata()?.is_dir() || !folder.metadata()?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    Ok(folder)
+}
+
+/// Copies a regular file of at most so many bytes, piece by piece; returns its size.
+pub(super) fn copy(from: &Path, mut to: &File, most: u64) -> io::Result<u64> {
+    let file = no_link().open(from)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    let copied = io::copy(&mut file.take(most.saturating_add(1)), &mut to)?;
+    if copied > most {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it has grown beyond the limit"));
+    }
+    Ok(copied)
+}
+
+/// Returns whether a file belongs to the user who runs the program.
+#[cfg(target_os = "linux")]
+pub(super) fn is_own(metadata: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    metadata.uid() == rustix::process::geteuid().as_raw()
+}
+
+/// Returns whether a file belongs to the user who runs the program; the standard library cannot tell here.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn is_own(_metadata: &fs::Metadata) -> bool {
+    true
+}
+
+/// What nobody can know of a file or a folder before it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stamp {
+    /// Device and inode, where the system tells them.
+    place: Option<(u64, u64)>,
+    /// When it was made, in nanoseconds since 1970, where the file system tells it.
+    made: Option<u64>,
+}
+
+impl Stamp {
+    /// Returns what tells this from every other.
+    pub(super) fn of(metadata: &fs::Metadata) -> Stamp {
+        let made = metadata.created().ok().and_then(|made| made.duration_since(std::time::UNIX_EPOCH).ok());
+        Stamp { place: identity(metadata), made: made.and_then(|made| u64::try_from(made.as_nanos()).ok()) }
+    }
+
+    /// Returns that of the file or link with that name.
+    pub(super) fn at(path: &Path) -> Option<Stamp> {
+        path.symlink_metadata().ok().map(|there| Stamp::of(&there))
+    }
+}
+
+/// Gives a file the mode of the one that it replaces and, as far as that is permitted, its owner and attributes.
+#[cfg(target_os = "linux")]
+pub(super) fn keep_attributes(new: &Path, old: &Path) {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(there) = old.symlink_metadata() else { return };
+    let Ok(own) = new.symlink_metadata() else { return };
+    if !there.is_file() || !own.is_file() {
+        return;
+    }
+    // None of this is worth an error: the content is what counts.
+    if (there.uid(), there.gid()) != (own.uid(), own.gid()) {
+        let owner = std::os::unix::fs::lchown(new, Some(there.uid()), Some(there.gid()));
+        if owner.is_err() {
+            let _ = std::os::unix::fs::lchown(new, None, Some(there.gid()));
+        }
+    }
+    let mut names = vec![0_u8; 1 << 16];
+    let length = rustix::fs::llistxattr(old, &mut names[..]).unwrap_or(0);
+    for name in names[..length].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        let mut value = vec![0_u8; 1 << 16];
+        if let Ok(length) = rustix::fs::lgetxattr(old, name, &mut value[..]) {
+            let flags = rustix::fs::XattrFlags::empty();
+            let _ = rustix::fs::lsetxattr(new, name, &value[..length], flags);
+        }
+    }
+    if there.mode() != own.mode() {
+        let _ = fs::set_permissions(new, there.permissions());
+    }
+}
+
+/// Gives a file the permissions of the one that it replaces.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn keep_attributes(new: &Path, old: &Path) {
+    if let Ok(there) = old.symlink_metadata()
+        && there.is_file()
+    {
+        let _ = fs::set_permissions(new, there.permissions());
     }
 }
 

@@ -234,6 +234,38 @@ fn what_cannot_be_written_is_told_before_anything_is() {
     assert_eq!((full.code, full.help.is_some()), ("publish/io", true));
 }
 
+struct Nobody;
+
+impl crate::progress::Progress for Nobody {
+    fn advance(&self, _: u64) {}
+
+    fn cancelled(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn what_the_source_no_longer_has_is_not_published_after_a_resume() {
+    let base = tempfile::tempdir().expect("folder");
+    let destination = Destination::resolve(&base.path().join("out"));
+    let plan = Fingerprint { sources: "a".to_owned(), plan: "b".to_owned() };
+    let companion = |name: &str| Companion { name: name.to_owned(), content: Content::Bytes(b"x".to_vec()) };
+    let with =
+        |names: &[&str]| OutputLayout { companions: names.iter().map(|n| companion(n)).collect(), ..two() };
+    let stage = |names: &[&str]| Staging::create(&destination, &with(names), &[], PLAIN, Some(&plan));
+    let mut first = stage(&["vocab.txt", "gone.txt"]).expect("stages");
+    first.finished(0, &[], &Nobody).expect("notes");
+    // As a kill leaves it.
+    first.work.leave = Leave::Everything;
+    drop(first);
+    assert!(base.path().join(".out.qkvconv-work/new/gone.txt").exists());
+    let mut second = stage(&["vocab.txt"]).expect("stages");
+    assert_eq!(second.check_kept(&with(&["vocab.txt"]), 1, &Nobody).expect("reads").files, 1);
+    second.publish().expect("works");
+    assert_eq!(names(destination.path()), [SHARDS[0], SHARDS[1], INDEX_NAME, "vocab.txt"]);
+    assert_eq!(names(base.path()), ["out"]);
+}
+
 /// Returns which folder that is, whatever its name.
 #[cfg(unix)]
 fn inode(path: &Path) -> u64 {
@@ -306,10 +338,36 @@ fn a_record_that_makes_no_sense_is_left_to_a_person() {
     let escaping = r#"{"replaced":["../a"],"placed":[],"exchanged":null}"#;
     for text in ["{", whole, escaping] {
         fs::write(work.join("publication.json"), text).expect("writes");
-        assert_eq!(codes(Staging::create(&destination, &two(), &[], FORCE, None)), ["publish/record"]);
+        // None of ours.
+        assert_eq!(codes(Staging::create(&destination, &two(), &[], FORCE, None)), ["publish/foreign"]);
         assert!(work.join("old/precious").exists());
     }
+    fs::remove_dir_all(&work).expect("removes");
+    // Ours, but with records that another run has not written.
     fs::create_dir(destination.path()).expect("folder");
-    assert_eq!(codes(Staging::create(&destination, &two(), &[], FORCE, None)), ["publish/record"]);
-    assert!(work.join("old/precious").exists());
+    for text in ["{", whole, escaping] {
+        let mut ours = Work::beside(destination.path()).expect("opens");
+        ours.leave = Leave::Everything;
+        fs::write(work.join("publication.json"), text).expect("writes");
+        drop(ours);
+        assert_eq!(codes(Staging::create(&destination, &two(), &[], FORCE, None)), ["publish/record"]);
+        assert!(work.join("publication.json").exists());
+    }
+}
+
+/// Parts without an index are one checkpoint by their names alone.
+#[test]
+fn older_parts_of_gguf_do_not_mix_with_the_new_file() {
+    let base = tempfile::tempdir().expect("folder");
+    let folder = base.path().join("out");
+    fs::create_dir(&folder).expect("folder");
+    let (kept, single) = ("other-00001-of-00002.gguf", "model.gguf");
+    let old = ["model-00001-of-00002.gguf", "model-00002-of-00002.gguf"];
+    old.iter().chain([&kept]).for_each(|name| fs::write(folder.join(name), "old").expect("writes"));
+    let new = OutputLayout { format: Format::Gguf, ..layout(&[(single, 4, b"head")], None) };
+    let destination = Destination::resolve(&folder);
+    let errors = Staging::create(&destination, &new, &[], PLAIN, None).expect_err("would mix");
+    assert!(old.iter().all(|name| format!("{errors:?}").contains(name)), "{errors:?}");
+    Staging::create(&destination, &new, &[], FORCE, None).expect("stages").publish().expect("replaces");
+    assert_eq!(names(&folder), [single, kept]);
 }

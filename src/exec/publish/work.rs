@@ -2,7 +2,7 @@
 //!
 //! | entry | holds |
 //! |---|---|
-//! | `lock` | nothing; it is locked while a run lives, so what no lock protects was left by one that was killed |
+//! | `lock` | a note of the folder's inode and birth; it is locked while a run lives, so what no lock protects was left by one that was killed |
 //! | `new/` | the output's files under their final names |
 //! | `old/` | what an interrupted publication has set aside, see [`super::in_place`] |
 //! | `publication.json` | the publication that has begun, see [`super::record`] |
@@ -10,15 +10,20 @@
 //!
 //! It lies beside the destination: a file system renames only within itself. For a folder that is a mount, or whose
 //! parent may not be written to, it lies inside.
+//!
+//! What lies at a destination is data, and may be anyone's: a repository that was cloned can hold such a folder with
+//! records and links. It is believed only where it belongs to the user and its lock notes the inode and the birth of this
+//! very folder, which nobody can know who did not make it here; the records note them too. All else is refused and left as
+//! it is. It is used through its handle, so that no other folder can be put in its place while a run lives.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
-use std::io;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::kept;
 use super::record::Record;
-use super::system::{identity, io_error, is_there, parent, unless};
+use super::system::{Stamp, identity, io_error, is_own, is_there, no_link, open_folder, parent, through};
 use crate::diag::{Diagnostic, Errors};
 
 /// The name of the file that is locked.
@@ -44,7 +49,14 @@ pub(super) enum Leave {
 /// The folder, locked; dropping it removes what is not to stay.
 #[derive(Debug)]
 pub(super) struct Work {
+    /// As a person knows it.
     path: PathBuf,
+    /// Through its handle.
+    real: PathBuf,
+    /// What tells this folder from every other.
+    pub(super) stamp: Stamp,
+    /// Kept open, for `real`.
+    _folder: File,
     /// Kept open: closing it gives the lock back.
     _lock: File,
     /// What stays.
@@ -75,6 +87,12 @@ impl Work {
         Work::at(&path).map_err(|refused| refused.errors(&path))
     }
 
+    /// Opens the folder for a file in a folder that is not to be touched meanwhile: it lies beside that folder.
+    pub(super) fn outside(folder: &Path, target: &Path) -> Result<Work, Errors> {
+        let path = parent(folder).join(name(target, "work"));
+        Work::at(&path).map_err(|refused| refused.errors(&path))
+    }
+
     /// Opens the folder for a folder that is there, whose path has no links in it.
     pub(super) fn of_folder(folder: &Path) -> Result<Work, Errors> {
         let inside = folder.join(name(folder, "work"));
@@ -97,8 +115,11 @@ impl Work {
             return Ok(true);
         }
         let probe = folder.join(name(folder, "new"));
-        let made = unless(fs::create_dir(&probe), io::ErrorKind::AlreadyExists);
-        made.map_err(|error| io_error(folder, "create a folder in it", &error))?;
+        // One that a killed run has left is empty; what holds anything is none of ours.
+        if is_there(&probe) && fs::remove_dir(&probe).is_err() {
+            return Err(foreign(&probe, "it is no empty folder"));
+        }
+        fs::create_dir(&probe).map_err(|error| io_error(folder, "create a folder in it", &error))?;
         let renamed = fs::rename(&probe, self.new_folder());
         if renamed.is_err() {
             let removed = fs::remove_dir(&probe);
@@ -108,21 +129,46 @@ impl Work {
     }
 
     fn at(path: &Path) -> Result<Work, Refused> {
+        let other = |errors: Errors| Refused::Other(errors);
         for _ in 0..TRIES {
-            let made = match fs::create_dir(path) {
+            let made = match make(path) {
                 Ok(()) => true,
-                // Not through a link: what is in here will be removed.
-                Err(_) if path.symlink_metadata().is_ok_and(|there| there.is_dir()) => false,
+                Err(_) if is_there(path) => false,
                 Err(error) => return Err(Refused::System(error)),
             };
-            let place = path.join(LOCK);
-            let lock = match File::options().create(true).truncate(false).write(true).open(&place) {
-                Ok(lock) => lock,
+            let folder = match open_folder(path) {
+                Ok(folder) => folder,
                 // A run that ended removed the folder.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                // Not through a link: what is in here will be removed.
+                Err(_) if !path.symlink_metadata().is_ok_and(|there| there.is_dir()) => {
+                    return Err(other(foreign(path, "it is no folder")));
+                }
+                Err(_) => return Err(other(foreign(path, "it cannot be opened"))),
+            };
+            let there = folder.metadata().map_err(Refused::System)?;
+            if !is_own(&there) {
+                return Err(other(foreign(path, "it belongs to another user")));
+            }
+            let (real, stamp) = (through(&folder, path), Stamp::of(&there));
+            let place = real.join(LOCK);
+            let lock = match no_link().write(true).create_new(true).open(&place) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    no_link().write(true).open(&place)
+                }
+                made => made,
+            };
+            let mut lock = match lock {
+                Ok(lock) => lock,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(_) if place.symlink_metadata().is_ok_and(|there| !there.is_file()) => {
+                    return Err(other(foreign(path, "its lock is no file")));
+                }
                 Err(error) => {
-                    let _ = fs::remove_dir(path);
-                    return Err(Refused::Other(io_error(&place, "create it", &error).into()));
+                    if made {
+                        let _ = fs::remove_dir(path);
+                    }
+                    return Err(other(io_error(&place, "create it", &error).into()));
                 }
             };
             match lock.try_lock() {
@@ -133,17 +179,33 @@ impl Work {
                 Err(TryLockError::Error(error)) => {
                     let diagnostic = io_error(&place, "lock it", &error);
                     let help = format!("if no other run writes to it, remove `{}`", path.display());
-                    return Err(Refused::Other(diagnostic.help(help).into()));
+                    return Err(other(diagnostic.help(help).into()));
                 }
             }
             // A run that ended may have removed the very file that is locked now.
-            let own = lock.metadata().ok().as_ref().and_then(identity);
-            if fs::metadata(&place).is_ok_and(|there| identity(&there) == own) {
-                return Ok(Work { path: path.to_owned(), _lock: lock, leave: Leave::Nothing });
+            let own = lock.metadata().map_err(Refused::System)?;
+            if !place.symlink_metadata().is_ok_and(|there| identity(&there) == identity(&own)) {
+                continue;
             }
+            if let Some(why) = odd(&real, &mut lock, &stamp) {
+                return Err(other(foreign(path, why)));
+            }
+            let leave = Leave::Nothing;
+            let work = Work { path: path.to_owned(), real, stamp, _folder: folder, _lock: lock, leave };
+            work.note().map_err(|error| other(io_error(&place, "write it", &error).into()))?;
+            return Ok(work);
         }
         let diagnostic = Diagnostic::error("publish/busy", "another run is writing to this destination");
-        Err(Refused::Other(diagnostic.file(path).help("wait for it, or write to another place").into()))
+        Err(other(diagnostic.file(path).help("wait for it, or write to another place").into()))
+    }
+
+    /// Notes in the lock which folder this is, unless it says so already.
+    fn note(&self) -> io::Result<()> {
+        let mut lock = &self._lock;
+        if lock.metadata()?.len() > 0 {
+            return Ok(());
+        }
+        lock.write_all(&serde_json::to_vec(&self.stamp)?)
     }
 
     /// Returns the path of the folder itself.
@@ -153,7 +215,7 @@ impl Work {
 
     /// Returns the path of an entry.
     pub(super) fn join(&self, name: &str) -> PathBuf {
-        self.path.join(name)
+        self.real.join(name)
     }
 
     /// Returns the folder that holds the output's files.
@@ -182,7 +244,7 @@ impl Work {
     fn clear(&self) -> io::Result<()> {
         Record::remove(self)?;
         kept::forget(self)?;
-        for entry in fs::read_dir(&self.path)? {
+        for entry in fs::read_dir(&self.real)? {
             let entry = entry?;
             if entry.file_type()?.is_dir() {
                 fs::remove_dir_all(entry.path())?;
@@ -196,15 +258,68 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // What cannot be removed now is found by the next run.
-        let _ = match self.leave {
-            Leave::Nothing => self.clear(),
-            Leave::Finished if kept::remove_unfinished(self) == 0 => self.clear(),
-            Leave::Finished | Leave::Everything => Ok(()),
+        let is_to_go = match self.leave {
+            Leave::Nothing => true,
+            Leave::Finished => kept::remove_unfinished(self) == 0,
+            Leave::Everything => false,
         };
+        // What cannot be removed now is found by the next run, which believes it by its lock.
+        if !is_to_go || self.clear().is_err() {
+            return;
+        }
         let _ = fs::remove_file(self.join(LOCK));
         let _ = fs::remove_dir(&self.path);
     }
+}
+
+/// Makes the folder, for the user alone.
+fn make(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
+/// Returns why a folder is none that a run of this user has left here, if so.
+fn odd(folder: &Path, lock: &mut File, stamp: &Stamp) -> Option<&'static str> {
+    /// A note is much shorter.
+    const LONGEST_NOTE: u64 = 1000;
+    let is_file = |there: &fs::Metadata| there.is_file() && is_own(there);
+    let mut note = Vec::new();
+    let read = Read::by_ref(lock).take(LONGEST_NOTE).read_to_end(&mut note);
+    if read.is_err() || !lock.metadata().is_ok_and(|there| is_file(&there)) {
+        return Some("its lock cannot be read");
+    }
+    let noted: Option<Stamp> = serde_json::from_slice(&note).ok();
+    let Ok(entries) = fs::read_dir(folder) else { return Some("it cannot be listed") };
+    for entry in entries {
+        let Ok(entry) = entry else { return Some("it cannot be listed") };
+        let name = entry.file_name();
+        if name == LOCK {
+            continue;
+        }
+        if note.is_empty() {
+            return Some("its lock notes nothing, and it holds more");
+        }
+        let Ok(there) = entry.metadata() else { return Some("an entry cannot be looked at") };
+        let fits = match name.to_str() {
+            Some("new" | "old" | "done") => there.is_dir() && is_own(&there),
+            _ => is_file(&there),
+        };
+        if !fits {
+            return Some("it holds what no run makes there: a link, or another user's file");
+        }
+    }
+    (!note.is_empty() && noted != Some(*stamp))
+        .then_some("its lock notes another folder, so it was not made here")
+}
+
+/// Describes a folder under our name that is not ours, or no longer as a run has left it.
+fn foreign(path: &Path, why: &str) -> Errors {
+    let message = "what lies where a run would work was not left there by a run of yours";
+    let help =
+        "nothing in it was used or changed; look at what it holds and remove it, or write to another place";
+    Diagnostic::error("publish/foreign", message).file(path).found(why).help(help).into()
 }
 
 /// Returns the name of an entry of ours for a destination; two destinations never have the same.
@@ -258,7 +373,7 @@ mod tests {
         fs::write(precious.join("new/file"), "theirs").expect("writes");
         std::os::unix::fs::symlink(&precious, base.path().join(".out.qkvconv-work")).expect("links");
         let refused = Work::beside(&base.path().join("out")).expect_err("refused");
-        assert_eq!(refused.diagnostics()[0].code, "publish/io");
+        assert_eq!(refused.diagnostics()[0].code, "publish/foreign");
         assert!(precious.join("new/file").exists());
     }
 }

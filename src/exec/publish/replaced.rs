@@ -1,0 +1,101 @@
+//! What a publication would replace or remove, and what of it is not to be touched.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::system::{is_same, is_there};
+use super::{Destination, Place, Staging};
+use crate::diag::{Collector, Diagnostic, Errors};
+use crate::format::output::OutputLayout;
+use crate::format::pieces::is_shard_of;
+use crate::format::shards::{index_name, named_shards, single_name};
+use crate::format::{Format, shown};
+
+impl Staging {
+    /// Refuses to touch what is not to be touched, and finds the older checkpoint of a folder.
+    pub(super) fn check_replaced(
+        &mut self,
+        layout: &OutputLayout,
+        sources: &[PathBuf],
+        mut out: Collector,
+    ) -> Result<(), Errors> {
+        if matches!(self.place, Place::New) {
+            return Ok(());
+        }
+        let names = layout.files.iter().map(|file| &file.name);
+        let names = names.chain(layout.companions.iter().map(|file| &file.name));
+        let names = names.chain(layout.index.iter().map(|index| &index.name));
+        let outputs: Vec<PathBuf> = match &self.destination {
+            Destination::File(path) => vec![path.clone()],
+            Destination::Folder(_) => names.map(|name| self.target_of(name)).collect(),
+        };
+        if let Destination::Folder(folder) = &self.destination.clone() {
+            self.find_old(folder, layout.format, &outputs);
+        }
+        let old = self.old_index.iter().chain(&self.old_files).map(|name| self.target_of(name));
+        let touched: BTreeSet<PathBuf> =
+            outputs.iter().cloned().chain(old).filter(|path| is_there(path)).collect();
+        for path in &touched {
+            if let Some(source) = sources.iter().find(|source| is_same(path, source)) {
+                let message = if path == source {
+                    "a file that this run reads would be replaced or removed".to_owned()
+                } else {
+                    format!(
+                        "it is `{}`, which this run reads, under another name",
+                        shown(&source.to_string_lossy())
+                    )
+                };
+                let diagnostic = Diagnostic::error("publish/over-source", message).file(path);
+                out.push(diagnostic.help("write to another folder"));
+            } else if path.is_dir() {
+                out.push(Diagnostic::error("publish/exists", "a folder is in the way").file(path));
+            } else if !self.options.force {
+                let name = shown(&path.file_name().unwrap_or_default().to_string_lossy());
+                let message = if outputs.contains(path) {
+                    format!("`{name}` exists already")
+                } else {
+                    format!("`{name}` exists already, of a checkpoint that would mix with the new one")
+                };
+                let diagnostic = Diagnostic::error("publish/exists", message).file(path);
+                out.push(diagnostic.help("give `--force` to replace it, or write to another place"));
+            }
+        }
+        let destination = self.destination.path();
+        if let Some(source) = sources.iter().find(|source| source.is_dir() && is_same(destination, source)) {
+            let diagnostic = Diagnostic::error("publish/over-source", "the destination is the source folder");
+            out.push(diagnostic.file(source).help("write to another folder"));
+        }
+        out.finish(()).map(|_| ())
+    }
+
+    /// Finds the older checkpoint of a folder, which beside the new one would make a mix.
+    fn find_old(&mut self, folder: &Path, format: Format, outputs: &[PathBuf]) {
+        let mut old = BTreeSet::new();
+        let index = index_name(format);
+        if is_there(&folder.join(&index)) {
+            // Sound names only, and plain ones: this is about removing files.
+            let names = named_shards(&folder.join(&index)).into_iter();
+            let ending = Path::new(single_name(format)).extension();
+            old.extend(names.filter(|name| !name.contains('/') && Path::new(name).extension() == ending));
+            self.old_index = Some(index);
+        }
+        old.insert(single_name(format).to_owned());
+        if !format.has_index() {
+            // Their names alone hold the parts together.
+            let single = Path::new(single_name(format));
+            let part = |text: Option<&std::ffi::OsStr>| {
+                text.and_then(|text| text.to_str()).unwrap_or_default().to_owned()
+            };
+            let (stem, ending) = (part(single.file_stem()), part(single.extension()));
+            let names = fs::read_dir(folder).into_iter().flatten().flatten();
+            let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+            old.extend(names.filter(|name| is_shard_of(name, &stem, &ending)));
+        }
+        let is_old = |name: &String| {
+            let path = folder.join(name);
+            is_there(&path) && !outputs.contains(&path)
+        };
+        self.old_files = old.into_iter().filter(is_old).collect();
+    }
+}
