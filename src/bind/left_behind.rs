@@ -269,7 +269,7 @@ impl Binding<'_> {
     /// it: a vision tower or a cross attention beside a text tower mostly rotates nothing.
     pub(super) fn check_kinds_of_modules(&self, errors: &mut Collector) {
         let moved = self.pair.moved_axes();
-        if moved.is_empty() || !self.options.modules.is_empty() {
+        if moved.is_empty() || self.options.modules.is_chosen() {
             return;
         }
         let mut kinds: IndexMap<String, IndexSet<u32>> = IndexMap::new();

@@ -53,6 +53,8 @@ pub enum Tied {
 pub struct Modules {
     taken: Vec<GlobMatcher>,
     left: Vec<GlobMatcher>,
+    /// Whether all are taken by choice.
+    all: bool,
 }
 
 impl Modules {
@@ -64,11 +66,15 @@ impl Modules {
 
     /// Returns the choice of all modules, which is one that was made.
     pub fn all() -> Modules {
-        let every = Glob::new("*").map(|glob| glob.compile_matcher());
-        Modules { taken: every.into_iter().collect(), left: Vec::new() }
+        Modules { all: true, ..Modules::default() }
     }
 
-    /// Returns whether nothing was asked.
+    /// Returns whether somebody has said which modules are meant.
+    pub fn is_chosen(&self) -> bool {
+        self.all || !self.is_empty()
+    }
+
+    /// Returns whether there is no glob.
     pub fn is_empty(&self) -> bool {
         self.taken.is_empty() && self.left.is_empty()
     }

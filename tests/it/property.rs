@@ -619,6 +619,10 @@ fn check(Stream(stream): &Stream, give_sizes: bool) -> Result<(), TestCaseError>
         let made = folder.join("out.safetensors");
         match kit::convert(Some(&mapping), (from, to), &source, &made, &options) {
             Ok(()) => {}
+            // A repeat inside a block of the same repeat, which a mapping file may not hold.
+            Err(errors) if errors.diagnostics()[0].code == "mapping/repeated-axis" => {
+                return Err(TestCaseError::reject("an axis twice in one stored axis"));
+            }
             Err(errors) if !give_sizes => {
                 let open = errors.diagnostics().iter().all(|error| error.code == "bind/open-size");
                 prop_assert!(open, "{from} -> {to}: {errors}\n{mapping}\n{:?}", family.sizes);
