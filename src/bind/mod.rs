@@ -28,6 +28,7 @@ mod trace;
 mod unknowns;
 mod unmatched;
 
+pub(crate) use attachment::Owners;
 pub use lower::{Block, Content, Coordinate, Digit};
 pub(crate) use names::names_for_rules;
 pub use options::{Allow, BindOptions, Modules, Tied};

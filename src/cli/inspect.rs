@@ -32,7 +32,7 @@ use indicatif::HumanBytes;
 use qkvconv::bind::{BindOptions, Bound};
 use qkvconv::catalog::Catalog;
 use qkvconv::convert::ConvertOptions;
-use qkvconv::detect::{Candidate, apart, only};
+use qkvconv::detect::{Candidate, apart, nearly_whole, only};
 use qkvconv::diag::{Collector, Errors};
 use qkvconv::evidence::{Limits, examine};
 use qkvconv::fold::fold_keys;
@@ -328,7 +328,13 @@ impl Look<'_> {
         };
         let fitting: Vec<&Candidate> = self.candidates.iter().filter(|candidate| candidate.fits()).collect();
         match (self.fit, &fitting[..]) {
-            (Some((candidate, ..)), _) => vec![format!("layout {}", describe(candidate))],
+            (Some((candidate, ..)), _) => {
+                let mut lines = vec![format!("layout {}", describe(candidate))];
+                if let Some((other, rest)) = nearly_whole(self.candidates).filter(|_| !candidate.whole) {
+                    lines.push(format!("  {} explains all but {}", other.name(), rest.join(", ")));
+                }
+                lines
+            }
             (None, []) => {
                 let mut lines = vec!["layout: none that is known".to_owned()];
                 for candidate in self.candidates.iter().take(3) {

@@ -10,7 +10,7 @@ use std::ops::Range;
 use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::bind::{Allow, BindOptions, Bound, bind, names_for_rules};
+use crate::bind::{Allow, BindOptions, Bound, Owners, bind, names_for_rules};
 use crate::catalog::Catalog;
 use crate::claims::{Claims, Standing};
 use crate::diag::Collector;
@@ -21,7 +21,7 @@ use crate::mapping::names::Names;
 use crate::mapping::{Layout, Mapping, Unmapped};
 use prefer::{prefer_listed, prefer_most, prefer_special, unite};
 use tell::told_by;
-pub use tell::{apart, only};
+pub use tell::{apart, nearly_whole, only};
 
 /// How many names of one pattern are tried.
 const SAMPLES: usize = 8;
@@ -56,6 +56,8 @@ pub struct Candidate {
     pub same_as: Vec<String>,
     /// Of the names that are tried, which its rules hold.
     taken: Vec<bool>,
+    /// Whether any of the unexplained tensors belongs to a weight that it explains: a scale, an adapter.
+    has_attached: bool,
     /// The checkpoint bound to it, where it fits and all sizes are known.
     pub bound: Option<Box<Bound>>,
     /// What is open where it fits and is not bound, in words: each size that nothing tells.
@@ -82,7 +84,8 @@ impl Candidate {
     /// kinds; none of them may belong to a weight that it does explain.
     fn all_but_few(&self) -> Option<Vec<String>> {
         const FEW: usize = 4;
-        let most = self.whole && self.matched * 10 >= self.total * 8 && self.matched < self.total;
+        let is_other = matches!(self.standing, Standing::Elsewhere(_));
+        let most = self.whole && explains_most(self.matched, self.total) && !self.has_attached && !is_other;
         let mut rest: Vec<String> =
             self.unexplained.iter().map(|name| pattern(name).replace('\0', "*")).collect();
         rest.sort();
@@ -279,11 +282,22 @@ impl<'a> Detection<'a> {
                 "no attention module is whole: its queries, keys or values have no such names".to_owned()
             })
         };
+        let matched = self.count(&taken);
+        let has_attached = explains_most(matched, self.total) && {
+            let mut owners = Owners::new(mapping, layout);
+            for at in (0..held.len()).filter(|at| held[*at]) {
+                let name = self.names.all()[at];
+                let (file, key) = layout.split_name(name);
+                let captures = layout.rules.iter().find_map(|rule| rule.template.matches(file, key));
+                captures.iter().for_each(|captures| owners.add(name, captures));
+            }
+            strangers.iter().any(|&at| owners.of(self.names.all()[at]).is_some())
+        };
         let obstacle = guard.or(claimed).or(stranger).or_else(unanchored).or_else(partial);
         Some(Candidate {
             family: mapping.family.clone(),
             layout: layout.name.clone(),
-            matched: self.count(&taken),
+            matched,
             held: self.count(&held),
             unexplained: strangers.iter().map(|&at| self.names.all()[at].to_owned()).collect(),
             standing,
@@ -294,6 +308,7 @@ impl<'a> Detection<'a> {
             obstacle,
             same_as: Vec::new(),
             taken: held,
+            has_attached,
             bound: None,
             open: Vec::new(),
         })
@@ -324,6 +339,11 @@ impl<'a> Detection<'a> {
                 .values()
                 .any(|forward| forward.products.iter().all(|product| has(&product.projection.weight)))
     }
+}
+
+/// Returns whether all but a few tensors are explained.
+fn explains_most(matched: usize, total: usize) -> bool {
+    matched < total && matched * 10 >= total * 8
 }
 
 /// Why a checkpoint is not bound.

@@ -2,6 +2,7 @@
 
 use super::Candidate;
 use crate::catalog::Catalog;
+use crate::claims::Standing;
 use crate::diag::{Diagnostic, Errors};
 use crate::mapping::Layout;
 
@@ -30,6 +31,13 @@ pub fn only<'a>(candidates: &'a [Candidate], catalog: &Catalog) -> Result<&'a Ca
     }
 }
 
+/// Returns a whole model's layout that explains all but a few kinds of tensors, with their patterns; one that lists the
+/// model that the checkpoint names before others.
+pub fn nearly_whole(candidates: &[Candidate]) -> Option<(&Candidate, Vec<String>)> {
+    let nearly = candidates.iter().filter_map(|it| Some((it, it.all_but_few()?)));
+    nearly.min_by_key(|(it, _)| (it.standing != Standing::Listed, it.total - it.matched))
+}
+
 /// Says that no layout fits, which come nearest, and what is in their way.
 fn none(candidates: &[Candidate], catalog: &Catalog) -> Diagnostic {
     const NEAREST: usize = 3;
@@ -47,8 +55,7 @@ fn none(candidates: &[Candidate], catalog: &Catalog) -> Diagnostic {
         true => diagnostic.found("no rule of these layouts matches a name"),
         false => diagnostic.found(format!("nearest: {}", nearest.join("; "))),
     };
-    let all_but_few = candidates.iter().find_map(|it| Some((it, it.all_but_few()?)));
-    match all_but_few {
+    match nearly_whole(candidates) {
         Some((candidate, rest)) => {
             let globs: Vec<String> = rest.iter().map(|glob| format!("--drop '{glob}'")).collect();
             diagnostic.help(format!(

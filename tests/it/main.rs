@@ -34,6 +34,7 @@ mod needed;
 mod notation;
 mod pairs;
 mod property;
+mod recognise;
 mod results;
 mod roles;
 mod schema;
