@@ -69,7 +69,10 @@ impl Binding<'_> {
     pub(super) fn apply_rules(&self, unknowns: &mut Unknowns<'_>) {
         let source = self.pair.layout(Side::Source);
         let target = self.pair.layout(Side::Target);
-        let described = self.options.provenance.of(source).describes().is_some();
+        let facts = self.options.provenance.of(source);
+        // A config that has none of the layout's entries speaks of another part of the model.
+        let described = facts.describes().is_some()
+            && source.config.values().any(|entry| facts.first(&entry.keys).is_some());
         let absent = source.config.iter().filter(|_| described);
         let absent = absent.filter_map(|(name, entry)| Some((name, entry.absent.as_ref()?, &entry.span)));
         let fixed = source.defaults.iter().chain(&target.defaults);

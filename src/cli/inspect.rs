@@ -31,6 +31,7 @@ use clap::Args;
 use indicatif::HumanBytes;
 use qkvconv::bind::{BindOptions, Bound};
 use qkvconv::catalog::Catalog;
+use qkvconv::claims::Standing;
 use qkvconv::convert::ConvertOptions;
 use qkvconv::detect::{Candidate, apart, nearly_whole, only};
 use qkvconv::diag::{Collector, Errors};
@@ -327,7 +328,11 @@ impl Look<'_> {
             format!("{text}: {} of {} tensors", candidate.matched, candidate.total)
         };
         let fitting: Vec<&Candidate> = self.candidates.iter().filter(|candidate| candidate.fits()).collect();
-        match (self.fit, &fitting[..]) {
+        let unknown = fitting.iter().find_map(|candidate| match &candidate.standing {
+            Standing::Unknown { model, place } => Some(format!("{place} = `{model}`, which no layout lists")),
+            _ => None,
+        });
+        let mut lines = match (self.fit, &fitting[..]) {
             (Some((candidate, ..)), _) => {
                 let mut lines = vec![format!("layout {}", describe(candidate))];
                 if let Some((other, rest)) = nearly_whole(self.candidates).filter(|_| !candidate.whole) {
@@ -349,7 +354,9 @@ impl Look<'_> {
                 lines.extend(apart(several));
                 lines
             }
-        }
+        };
+        lines.extend(unknown);
+        lines
     }
 
     fn kind_lines(&self, pictures: bool, width: usize) -> Vec<String> {

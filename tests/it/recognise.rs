@@ -84,6 +84,8 @@ fn a_type_of_its_own_is_taken_with_a_warning() {
         "{}",
         run.stderr
     );
+    let said = folder.run(&["inspect", "m"]).ok().stdout;
+    assert!(said.contains("config.json `model_type` = `acme_chat`, which no layout lists"), "{said}");
     let run = convert(&folder, "auto", "llama/phi3", &["m", "phi3"]).ok();
     assert!(run.stderr.contains("--from auto: llama/hf"), "{}", run.stderr);
     convert(&folder, "auto", "llama/gguf", &["m", "auto.gguf"]).fails(&[
