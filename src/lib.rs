@@ -14,7 +14,8 @@
 //! | execute | [`exec`] | streamed, parallel, in bounded memory |
 //! | weigh | [`evidence`] | whether trained weights agree with the declared source layout |
 //! | verify | [`verify`] | a second reading of the expressions, attention computed from both files |
-//! | explain | [`detect`], [`inspect`], [`mod@explain`] | what a checkpoint is, where heads lie, layouts in words |
+//! | recognise | [`provenance`], [`claims`], [`detect`], [`recognise`] | what a checkpoint says of itself, which layout it has |
+//! | explain | [`inspect`], [`mod@explain`] | where heads lie, layouts in words |
 //! | author | [`draft`], [`infer`], [`lint`] | mapping files begun, found from contents, checked |
 //!
 //! Everything up to the proof works on headers alone, and all errors are collected ([`diag`]) before a byte is

@@ -36,7 +36,10 @@ const WHOLE: &str = ".";
 ///
 /// huggingface/transformers `src/transformers/configuration_utils.py`, ggml-org/llama.cpp `gguf-py/gguf/constants.py`,
 /// huggingface/diffusers `src/diffusers/configuration_utils.py`.
-const MODEL_KEYS: [&str; 3] = ["model_type", "general.architecture", "_class_name"];
+const MODEL_KEYS: [&str; 3] = ["model_type", ARCHITECTURE, "_class_name"];
+
+/// GGUF's entry that names the model.
+const ARCHITECTURE: &str = "general.architecture";
 
 /// Facts that stand in one place.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,7 +68,7 @@ impl Document {
             entry.as_object().is_some_and(|inner| inner.values().any(|value| !value.is_object()))
         };
         let is_config =
-            entries.is_some_and(|all| all.contains_key("general.architecture") || all.values().any(settings));
+            entries.is_some_and(|all| all.contains_key(ARCHITECTURE) || all.values().any(settings));
         Document { name: name.to_owned(), value: value.clone(), is_config }
     }
 
@@ -287,8 +290,8 @@ impl<'a> Facts<'a> {
         known.then_some(true)
     }
 
-    /// Returns what the facts call the model, each name once: in the layout's own part, else in the whole. A GGUF file
-    /// beside a config has two names.
+    /// Returns what the facts call the model, each name once: in the layout's own part, else in the whole. What a GGUF file
+    /// says of itself counts alone: a config beside it may be another file's.
     pub fn models(&self) -> Vec<(&'a str, Fact<'a>)> {
         let whole = Facts { parts: &[], ..*self };
         let mut names: Vec<(&str, Fact<'_>)> = Vec::new();
@@ -302,6 +305,9 @@ impl<'a> Facts<'a> {
             };
             let found = named(only(self)).or_else(|| named(only(&whole)));
             names.extend(found.filter(|(name, _)| !names.iter().any(|(other, _)| other == name)));
+        }
+        if names.iter().any(|(_, fact)| fact.path == ARCHITECTURE) {
+            names.retain(|(_, fact)| fact.path == ARCHITECTURE);
         }
         names
     }
@@ -359,6 +365,18 @@ mod tests {
         assert!(facts.config().is_none());
         provenance.named = Some(Document::config("config.json", json!({ "args": { "heads": 5 } })));
         assert_eq!(provenance.within(None, &[]).value("args.heads"), Some(&json!(5)));
+    }
+
+    #[test]
+    fn a_gguf_file_knows_better_than_a_config_beside_it() {
+        let mut catalog = Catalog::default();
+        catalog.facts.push(("m.gguf".into(), json!({ "general.architecture": "qwen2" })));
+        let mut provenance =
+            Provenance::from(Document::config("config.json", json!({ "model_type": "llama" })));
+        provenance.add_inside(&catalog);
+        let models: Vec<&str> =
+            provenance.within(None, &[]).models().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(models, ["qwen2"]);
     }
 
     #[test]

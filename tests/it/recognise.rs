@@ -170,7 +170,11 @@ fn a_gguf_file_says_what_it_is() {
     let run = convert(&folder, "auto", "llama/meta", &["llama.gguf", "meta.safetensors"]).ok();
     assert!(run.stderr.contains("h = 4  from llama.gguf `llama.attention.head_count`"), "{}", run.stderr);
     let wrong = convert(&folder, "llama/gguf", "llama/hf", &["qwen2.gguf", "out.safetensors"]);
-    wrong.fails(&["identity/model", "qwen2.gguf `general.architecture` = `qwen2`", "llama/gguf-qwen2"]);
+    let expected = ["identity/model", "qwen2.gguf `general.architecture` = `qwen2`", "llama/gguf-qwen2"];
+    wrong.fails(&expected);
+    // A config that lies beside it may be another file's.
+    folder.put("config.json", config("llama").to_string());
+    convert(&folder, "llama/gguf", "llama/hf", &["qwen2.gguf", "out.safetensors"]).fails(&expected);
 }
 
 /// A module family's layout that explains a part of what another one explains is not meant.
