@@ -265,6 +265,14 @@ impl<'a> Facts<'a> {
         self.documents().find_map(|document| entry(self.base(document).0, key))
     }
 
+    /// Says what stands under an entry, or that it is missing: `config.json`, the entry and its value.
+    pub(crate) fn words(&self, key: &str) -> String {
+        match self.get(key) {
+            Some(fact) => format!("{} = {}", fact.place(), fact.value),
+            None => format!("no `{key}` in {}", self.describes().unwrap_or("the config")),
+        }
+    }
+
     /// Returns the config file, where there is one.
     pub fn config(&self) -> Option<&'a Document> {
         self.config

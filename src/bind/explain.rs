@@ -28,18 +28,12 @@ pub(super) fn check_conditions(layout: &Layout, options: &BindOptions, errors: &
         let allowed: Vec<String> = condition.allowed.iter().map(ToString::to_string).collect();
         let error = match facts.hold(one) {
             Some(true) => continue,
-            Some(false) => {
-                let found = match (facts.get(&condition.key), facts.describes()) {
-                    (Some(fact), _) => format!("{} = {}", fact.place(), fact.value),
-                    (None, name) => format!("no `{}` in {}", condition.key, name.unwrap_or("the config")),
-                };
-                Diagnostic::error(
-                    "bind/condition",
-                    format!("the config is not that of the source layout `{}`", layout.name),
-                )
-                .found(found)
-                .help("choose the layout that fits the config")
-            }
+            Some(false) => Diagnostic::error(
+                "bind/condition",
+                format!("the config is not that of the source layout `{}`", layout.name),
+            )
+            .found(facts.words(&condition.key))
+            .help("choose the layout that fits the config"),
             None if options.allows(Allow::MissingConfig) => continue,
             None => Diagnostic::error(
                 "bind/condition",

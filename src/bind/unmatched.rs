@@ -28,13 +28,9 @@ pub(super) fn condition_of_rule(layout: &Layout, rule: usize, facts: &Facts<'_>)
         .rule(&rule.template.span);
     let broken = rule.when.iter().find(|one| facts.hold(std::slice::from_ref(one)) == Some(false));
     let Some(broken) = broken else { return error };
-    let found = match facts.get(&broken.key) {
-        Some(fact) => format!("{} = {}", fact.place(), fact.value),
-        None => format!("no `{}` in {}", broken.key, facts.describes().unwrap_or("the config")),
-    };
     error
         .expected(format!("`{}` is {}", broken.key, broken.allowed_words()))
-        .found(found)
+        .found(facts.words(&broken.key))
         .help("choose the layout that fits the config, or correct the config")
 }
 
