@@ -67,6 +67,12 @@ fn a_model_that_others_list_or_none_is_refused() {
         let trusted = ["--trust-layout", "m", "out.gguf"];
         convert(&folder, "llama/hf", "llama/gguf", &trusted).ok();
     }
+    // The same of modules alone, where the order of rotary pairs is all that counts.
+    for name in ["ernie4_5", "helium"] {
+        let folder = model("m", &llama("model."), &config(name));
+        let expected = ["identity/model", "rotary pairs are interleaved"];
+        convert(&folder, "attention/llama-hf", "attention/llama-meta", &["m", "out"]).fails(&expected);
+    }
     for name in ["ernie4_5", "granite"] {
         let folder = model("m", &llama("model."), &config(name));
         convert(&folder, "auto", "llama/phi3", &["m", "out"]).fails(&["detect/none", name]);
