@@ -46,13 +46,21 @@ pub fn bind(input: &[u8]) -> Vec<String> {
     let Some(selection) = selected(family, source, target) else { return codes };
     let options = ConvertOptions { bind: bind_options(options), ..ConvertOptions::default() };
     super::with_folder(|folder| {
-        let mut input = Input { selection: &selection, files: Files::new(), options };
-        text.lines().for_each(|line| input.line(line));
+        let input = described(&selection, options, text);
         if let Some(path) = written(folder, &input) {
             codes = prepare(&selection, &path, &input.options);
         }
     });
     codes
+}
+
+/// Writes the catalogue that the input describes, of one layout, and returns what is to be opened.
+pub fn catalogue(folder: &Path, input: &[u8]) -> Option<PathBuf> {
+    let (&[family, source, target, options], text) = input.split_first_chunk::<4>()?;
+    let text = std::str::from_utf8(text).ok()?;
+    let selection = selected(family, source, target)?;
+    let options = ConvertOptions { bind: bind_options(options), ..ConvertOptions::default() };
+    written(folder, &described(&selection, options, text))
 }
 
 /// Goes as far as a dry run does.
@@ -69,6 +77,12 @@ fn prepare(selection: &Selection, path: &Path, options: &ConvertOptions) -> Vec<
             errors.diagnostics().iter().map(|diagnostic| diagnostic.code.to_string()).collect()
         }
     }
+}
+
+fn described<'a>(selection: &'a Selection, options: ConvertOptions, text: &str) -> Input<'a> {
+    let mut input = Input { selection, files: Files::new(), options };
+    text.lines().for_each(|line| input.line(line));
+    input
 }
 
 fn selected(family: u8, source: u8, target: u8) -> Option<Selection> {

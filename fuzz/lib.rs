@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use qkvconv::dtype::Dtype;
 use qkvconv::format::{OpenOptions, open};
@@ -9,8 +10,12 @@ use qkvconv::notation::{Text, parse_expr};
 use qkvconv::span::{Source, Span};
 
 mod bind;
+mod inspect;
+mod publish;
 
-pub use bind::bind;
+pub use bind::{bind, catalogue};
+pub use inspect::inspect;
+pub use publish::{Job, publish};
 
 /// The most bytes that are read of one tensor; more would test the disk, not the reader.
 const MOST: u64 = 1 << 20;
@@ -28,12 +33,21 @@ pub fn let_caught_panics_pass() {
     }));
 }
 
-/// Opens the bytes as a file of that name and reads what its catalog describes.
+/// Opens the bytes as a file of that name, reads what its catalog describes, and inspects it.
 pub fn read(name: &str, bytes: &[u8]) {
+    with_file(name, bytes, read_path);
+}
+
+/// As [`read`] without inspecting it, which takes much longer than the rest.
+pub fn read_only(name: &str, bytes: &[u8]) {
+    with_file(name, bytes, read_tensors);
+}
+
+fn with_file(name: &str, bytes: &[u8], use_it: impl Fn(&Path)) {
     with_folder(|folder| {
         let path = folder.join(name);
         if std::fs::write(&path, bytes).is_ok() {
-            read_path(&path);
+            use_it(&path);
         }
     });
 }
@@ -52,10 +66,26 @@ pub fn tensorflow(bytes: &[u8]) {
     });
 }
 
-/// Reads a mapping file.
+/// The longest that a mapping file may take: those of 64 KiB take a few milliseconds, also where code is not optimised.
+const SLOWEST: Duration = Duration::from_secs(5);
+
+/// Reads a mapping file, in time.
 pub fn mapping(text: &str) {
     let source = Arc::new(Source { name: "fuzz.json".to_owned(), text: text.to_owned() });
-    let _ = qkvconv::mapping::read(&source);
+    let begun = Instant::now();
+    let read = qkvconv::mapping::read(&source);
+    if let Err(errors) = read {
+        assert!(!errors.to_string().is_empty(), "refused without a word");
+    }
+    let took = begun.elapsed();
+    assert!(took < SLOWEST, "{} bytes took {took:?}", text.len());
+}
+
+/// Inspects the checkpoint that an input of [`bind`] describes.
+pub fn described(input: &[u8]) -> bool {
+    let mut found = false;
+    with_folder(|folder| found = catalogue(folder, input).is_some_and(|path| inspect(&path)));
+    found
 }
 
 /// Parses a template, a line break, an expression, a line break, a name that the template may match.
@@ -82,8 +112,13 @@ fn with_folder(use_it: impl FnOnce(&Path)) {
     }
 }
 
-/// Opens a checkpoint and reads the beginning and the end of each tensor.
+/// Opens a checkpoint, reads the beginning and the end of each tensor, and inspects it.
 pub fn read_path(path: &Path) {
+    read_tensors(path);
+    inspect(path);
+}
+
+fn read_tensors(path: &Path) {
     let options = OpenOptions { void_as: vec![Dtype::BF16], ..OpenOptions::default() };
     let reader = match open(path, &options) {
         Ok(reader) => reader,

@@ -30,11 +30,16 @@ fn seeds(folder: &Path) -> Vec<PathBuf> {
 
 /// Calls `run` with each seed as it is, with bits flipped, and cut off.
 fn each(seeds: &[PathBuf], run: impl Fn(&[u8])) {
+    each_at(seeds, 7, run);
+}
+
+/// As [`each`]; small seeds are damaged at every `step` bytes.
+fn each_at(seeds: &[PathBuf], step: usize, run: impl Fn(&[u8])) {
     for (number, seed) in seeds.iter().enumerate() {
         let bytes = std::fs::read(seed).expect("readable");
         run(&bytes);
         // Every seed is damaged at some places, small ones at more of them.
-        let step = if bytes.len() <= SMALL { 7 } else { bytes.len() / 61 };
+        let step = if bytes.len() <= SMALL { step } else { bytes.len() / 61 };
         for at in (number % step.max(1)..bytes.len()).step_by(step.max(1)) {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1 << (at % 8);
@@ -72,7 +77,10 @@ fn seeds_of_readers_open_or_are_refused_whatever_is_damaged() {
         ("zip", "a.zip"),
         ("index", "model.safetensors.index.json"),
     ] {
-        corpus(target, |bytes| targets::read(name, bytes));
+        corpus(target, |bytes| targets::read_only(name, bytes));
+        for seed in seeds(&root().join("fuzz/corpus").join(target)) {
+            targets::read(name, &std::fs::read(seed).expect("readable"));
+        }
     }
     corpus("tensorflow", targets::tensorflow);
 }
@@ -85,7 +93,7 @@ fn files_of_other_libraries_open_or_are_refused_whatever_is_damaged() {
     seeds.iter().for_each(|seed| targets::read_path(seed));
     // What was expected of them is all safetensors, which has seeds of its own.
     seeds.retain(|seed| !seed.to_string_lossy().ends_with(".expected.safetensors"));
-    each(&seeds, |bytes| targets::read("a", bytes));
+    each(&seeds, |bytes| targets::read_only("a", bytes));
 }
 
 #[test]
@@ -99,6 +107,58 @@ fn seeds_of_catalogues_bind_or_are_refused_whatever_is_damaged() {
     corpus("bind", |bytes| {
         let _ = targets::bind(bytes);
     });
+}
+
+#[test]
+fn seeds_of_catalogues_are_inspected_or_refused_whatever_is_damaged() {
+    corpus("inspect", |bytes| {
+        let _ = targets::described(bytes);
+    });
+    // Some of them are what one layout explains.
+    let found = seeds(&root().join("fuzz/corpus/inspect")).into_iter();
+    let found = found.filter(|seed| targets::described(&std::fs::read(seed).expect("readable")));
+    assert!(found.count() > 2);
+}
+
+#[test]
+fn whatever_lies_at_a_destination_a_run_changes_nothing_else() {
+    // A run or two at each place: fewer places than a reader gets.
+    let seeds = seeds(&root().join("fuzz/corpus").join("publish"));
+    assert!(seeds.len() > 10, "{seeds:?}");
+    each_at(&seeds, 41, |bytes| targets::publish(bytes, None));
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn whatever_lies_at_a_destination_a_killed_run_changes_nothing_else() {
+    use std::cell::Cell;
+    let (runs, killed) = (Cell::new(0), Cell::new(0));
+    let kill = |job: &targets::Job, at: u8| {
+        let mut args = ["--from", "attention/separate", "--to", "attention/timm", "--axis", "h=2"]
+            .map(std::ffi::OsString::from)
+            .to_vec();
+        args.extend(["--threads", "1", "--verify", "readback"].map(Into::into));
+        args.extend(job.force.then(|| "--force".into()));
+        args.extend(job.resume.then(|| "--resume".into()));
+        if job.shards {
+            args.extend(["--max-shard-size".into(), targets::Job::SHARD.to_string().into()]);
+        }
+        args.extend([job.source.clone().into(), job.destination.clone().into()]);
+        let code = crate::interrupt::killed_at(&args, at.into());
+        runs.set(runs.get() + 1);
+        killed.set(killed.get() + i32::from(code == crate::interrupt::KILLED));
+        code == 0
+    };
+    for (number, seed) in seeds(&root().join("fuzz/corpus/publish")).iter().enumerate() {
+        let mut bytes = std::fs::read(seed).expect("readable");
+        let own = bytes[1];
+        // Other calls for each seed, so that together they are most of a run's.
+        for at in (number as u8 % 11 + 1..160).step_by(11).chain([own.max(1)]) {
+            bytes[1] = at;
+            targets::publish(&bytes, Some(&kill));
+        }
+    }
+    assert!(killed.get() > 50 && killed.get() < runs.get(), "{} of {}", killed.get(), runs.get());
 }
 
 #[test]
@@ -128,6 +188,6 @@ fn every_target_has_seeds_and_is_run_here() {
     assert_eq!(names("corpus"), targets);
     let here = include_str!("corpus.rs");
     for target in targets {
-        assert!(here.contains(&format!("(\"{target}\",")), "{target}");
+        assert!(here.contains(&format!("(\"{target}\"")), "{target}");
     }
 }

@@ -4,6 +4,7 @@
 //! `tests/shim` makes the faults. It stands before the calls of libc, so these tests need Linux with glibc.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
@@ -18,7 +19,7 @@ const CHANGES: &str =
 /// More calls than any of the runs here makes.
 const MANY: usize = 3000;
 
-const KILLED: i32 = -9;
+pub(crate) const KILLED: i32 = -9;
 
 /// Builds the shim, once.
 fn shim() -> &'static Path {
@@ -42,6 +43,14 @@ fn shim() -> &'static Path {
 /// A fault: what happens, at which call of which.
 #[derive(Clone, Copy)]
 struct Fault<'a>(&'a str, usize, &'a str);
+
+/// Runs the binary, which is killed at that call of those that change a file, and returns its exit code.
+pub(crate) fn killed_at(args: &[OsString], at: usize) -> i32 {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_qkvconv"));
+    command.args(args).env("LD_PRELOAD", shim()).env("QKVCONV_FAULT", format!("signal9:{at}:{CHANGES}"));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    finish(command.spawn().expect("the binary runs")).code
+}
 
 /// A conversion that is run over and over again, each time in a copy of a folder.
 struct Scene {

@@ -152,11 +152,11 @@ impl Work {
             }
             let (real, stamp) = (through(&folder, path), Stamp::of(&there));
             let place = real.join(LOCK);
-            let lock = match no_link().write(true).create_new(true).open(&place) {
+            let (lock, locked_first) = match no_link().write(true).create_new(true).open(&place) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    no_link().write(true).open(&place)
+                    (no_link().write(true).open(&place), false)
                 }
-                made => made,
+                made => (made, true),
             };
             let mut lock = match lock {
                 Ok(lock) => lock,
@@ -188,6 +188,10 @@ impl Work {
                 continue;
             }
             if let Some(why) = odd(&real, &mut lock, &stamp) {
+                // It stays as it was found.
+                if locked_first {
+                    let _ = fs::remove_file(&place);
+                }
                 return Err(other(foreign(path, why)));
             }
             let leave = Leave::Nothing;
