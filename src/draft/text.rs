@@ -1,11 +1,10 @@
-//! The text of the draft: JSON as the built-in files have it, one line a tensor, values in a column.
-
-use serde_json::json;
+//! The text of the draft.
 
 use super::axes::Axes;
 use super::names::{Folded, Kind, Piece};
 use super::params::Param;
 use super::{Draft, Names, Tensor};
+use crate::mapping::print::{Section, object, quoted, section};
 
 /// Writes the mapping file and what is to be said of it.
 pub(super) fn text(
@@ -32,40 +31,24 @@ pub(super) fn text(
         let is = format!("{}: {}", params[at].name, dims.join(" "));
         (template(kind, folded, axes), quoted(is.trim_end()))
     };
-    let mut lines = vec!["{".to_owned(), "  \"format\": 1,".to_owned()];
-    lines.push(format!("  \"family\": {},", quoted(&names.family)));
-    lines.push(format!("  \"about\": {},", quoted(about.trim_end())));
-    lines.push("  \"unmapped\": \"error\",".into());
-    lines.extend(object("  ", "axes", axes.all.iter().map(axis).collect()));
-    lines.extend(object("  ", "params", params.iter().map(param).collect()));
-    lines.push("  \"layouts\": {".into());
-    lines.push(format!("    {}: {{", quoted(&names.layout)));
-    lines.push(format!("      \"about\": {},", quoted(&format!("as {} has it", names.source))));
-    lines.push("      \"source\": \"\",".into());
-    let mut rules = object("      ", "tensors", folded.kinds.iter().enumerate().map(tensor).collect());
-    rules.last_mut().map(String::pop);
-    lines.extend(rules);
-    lines.extend(["    }", "  }", "}"].map(str::to_owned));
-    Draft { text: lines.join("\n") + "\n", notes }
-}
-
-fn quoted(text: &str) -> String {
-    json!(text).to_string()
-}
-
-/// Writes an object of one line an entry, with a comma behind it.
-fn object(indent: &str, name: &str, entries: Vec<(String, String)>) -> Vec<String> {
-    let names: Vec<String> = entries.iter().map(|(name, _)| format!("{}:", quoted(name))).collect();
-    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-    let count = entries.len();
-    let line = |(at, (name, (_, value))): (usize, (String, (String, String)))| {
-        let gap = " ".repeat(width - name.chars().count());
-        format!("{indent}  {name}{gap} {value}{}", if at + 1 < count { "," } else { "" })
-    };
-    let mut lines = vec![format!("{indent}{}: {{", quoted(name))];
-    lines.extend(names.into_iter().zip(entries).enumerate().map(line));
-    lines.push(format!("{indent}}},"));
-    lines
+    let rules = object(folded.kinds.iter().enumerate().map(tensor));
+    let about_layout = format!("as {} has it", names.source);
+    let layout = object(
+        [("about", quoted(&about_layout)), ("source", quoted("")), ("tensors", rules)]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into_iter(),
+    );
+    let fields = [
+        ("format", "1".to_owned()),
+        ("family", quoted(&names.family)),
+        ("about", quoted(about.trim_end())),
+        ("unmapped", quoted("error")),
+        ("axes", object(axes.all.iter().map(axis))),
+        ("params", object(params.iter().map(param))),
+        ("layouts", object(std::iter::once((names.layout.clone(), layout)))),
+    ];
+    let text = object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    Draft { text: section(&text, Section::File, 0) + "\n", notes }
 }
 
 fn param(param: &Param) -> (String, String) {
@@ -74,7 +57,7 @@ fn param(param: &Param) -> (String, String) {
         false => format!(", \"optional\": true, \"sparse\": {}", quoted(&param.sparse.join(" "))),
     };
     let axes = quoted(&param.axes.join(" "));
-    let value = format!("{{ \"axes\": {axes}{sparse}, \"about\": {} }}", quoted(&param.about));
+    let value = format!("{{\"axes\":{axes}{sparse},\"about\":{}}}", quoted(&param.about));
     (param.name.clone(), value)
 }
 

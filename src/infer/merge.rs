@@ -6,6 +6,7 @@ use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 
 use super::Parts;
 use crate::diag::{Diagnostic, Errors};
+use crate::mapping::print::quoted;
 
 /// Adds axes, parameters and layouts to the text of a mapping file.
 ///
@@ -24,7 +25,7 @@ pub fn merge(text: &str, parts: &Parts) -> Result<String, Errors> {
         let known = top.properties.iter().find(|prop| prop.name.as_str() == section).map(|prop| &prop.value);
         let Some(Value::Object(known)) = known else {
             let written = written(entries);
-            let text = format!("\n  {}: {{\n{written}\n  }}", super::write::quoted(section));
+            let text = format!("\n  {}: {{\n{written}\n  }}", quoted(section));
             edits.push(insertion(top, &text));
             continue;
         };
@@ -73,7 +74,7 @@ fn same(text: &str, prop: &ObjectProp<'_>, value: &str) -> bool {
 }
 
 fn written(entries: &[(String, String)]) -> String {
-    let lines = entries.iter().map(|(name, value)| format!("    {}: {value}", super::write::quoted(name)));
+    let lines = entries.iter().map(|(name, value)| format!("    {}: {value}", quoted(name)));
     lines.collect::<Vec<_>>().join(",\n")
 }
 

@@ -328,7 +328,7 @@ fn finish(
         format!("Inferred from {} and {}.", naming.layouts[&End::Source], naming.layouts[&End::Target]);
     let parts = Parts {
         axes: write::axis_entries(&declared),
-        params: params.declared.iter().map(|(name, value)| (name.clone(), write::spaced(value))).collect(),
+        params: params.declared.iter().map(|(name, value)| (name.clone(), value.to_string())).collect(),
         layouts: layouts
             .iter()
             .map(|layout| super::LayoutText { name: layout.name.clone(), text: layout.text(4) })

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::Parts;
 use super::axes::{Axes, Axis, Rules};
 use super::express::{End, Model, Node, Rule, Term};
+use crate::mapping::print::{Section, object, quoted, section};
 
 /// What a parameter is, and what it is called.
 pub(super) struct Params {
@@ -179,40 +180,19 @@ pub(super) struct LayoutText {
 }
 
 impl LayoutText {
-    /// Returns the lines of the layout's object, indented by that many spaces.
+    /// Returns the text of the layout's object, indented by that many spaces.
     pub(super) fn text(&self, indent: usize) -> String {
-        let pad = " ".repeat(indent);
-        let mut fields = vec![format!("{pad}  \"about\": \"\"")];
-        let width =
-            self.tensors.iter().map(|(template, _)| quoted(template).chars().count()).max().unwrap_or(0);
-        let rules: Vec<String> = self
-            .tensors
-            .iter()
-            .map(|(template, is)| {
-                let template = quoted(template) + ":";
-                format!("{pad}    {template:<width$} {}", quoted(is), width = width + 1)
-            })
-            .collect();
-        fields.push(format!("{pad}  \"tensors\": {{\n{}\n{pad}  }}", rules.join(",\n")));
+        let rules = self.tensors.iter().map(|(template, is)| (template.clone(), quoted(is)));
+        let mut fields = vec![("about".to_owned(), quoted("")), ("tensors".to_owned(), object(rules))];
         if !self.config.is_empty() {
-            let entries: Vec<String> = self
-                .config
-                .iter()
-                .map(|(axis, key)| format!("{}: [{}]", quoted(axis), quoted(key)))
-                .collect();
-            fields.push(format!("{pad}  \"config\": {{ {} }}", entries.join(", ")));
+            let entries = self.config.iter().map(|(axis, key)| (axis.clone(), json!([key]).to_string()));
+            fields.push(("config".to_owned(), object(entries)));
         }
         if !self.ignore.is_empty() {
-            let names: Vec<String> = self.ignore.iter().map(|name| quoted(name)).collect();
-            fields.push(format!("{pad}  \"ignore\": [{}]", names.join(", ")));
+            fields.push(("ignore".to_owned(), json!(self.ignore).to_string()));
         }
-        format!("{{\n{}\n{pad}}}", fields.join(",\n"))
+        section(&object(fields.into_iter()), Section::Layout, indent)
     }
-}
-
-/// Returns a JSON string.
-pub(super) fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
 }
 
 /// Writes the declarations of axes, by name.
@@ -232,39 +212,27 @@ pub(super) fn axis_entries(axes: &[&Axis]) -> Vec<(String, String)> {
         if let Some(role) = axis.role {
             fields.insert("role".into(), role.name().into());
         }
-        let text = if fields.is_empty() { quoted("") } else { spaced(&Value::Object(fields)) };
+        let text = if fields.is_empty() {
+            quoted("")
+        } else {
+            section(&Value::Object(fields).to_string(), Section::Field, 0)
+        };
         entries.insert(axis.name.clone(), text);
     }
     entries.into_iter().collect()
 }
 
-/// Writes a flat JSON value in one line with spaces.
-pub(super) fn spaced(value: &Value) -> String {
-    match value {
-        Value::Object(fields) => {
-            let fields: Vec<String> =
-                fields.iter().map(|(name, value)| format!("{}: {value}", quoted(name))).collect();
-            format!("{{ {} }}", fields.join(", "))
-        }
-        other => other.to_string(),
-    }
-}
-
 /// Writes a whole mapping file.
 pub(super) fn file(family: &str, about: &str, parts: &Parts) -> String {
-    let object = |entries: &[(String, String)]| {
-        let width = entries.iter().map(|(name, _)| quoted(name).len()).max().unwrap_or(0) + 1;
-        let lines = entries.iter().map(|(name, value)| format!("    {:<width$} {value}", quoted(name) + ":"));
-        format!("{{\n{}\n  }}", lines.collect::<Vec<_>>().join(",\n"))
-    };
-    let layouts: Vec<String> =
-        parts.layouts.iter().map(|layout| format!("    {}: {}", quoted(&layout.name), layout.text)).collect();
-    format!(
-        "{{\n  \"format\": 1,\n  \"family\": {},\n  \"about\": {},\n  \"axes\": {},\n  \"params\": {},\n  \"layouts\": {{\n{}\n  }}\n}}\n",
-        quoted(family),
-        quoted(about),
-        object(&parts.axes),
-        object(&parts.params),
-        layouts.join(",\n")
-    )
+    let layouts = parts.layouts.iter().map(|layout| (layout.name.clone(), layout.text.clone()));
+    let fields = [
+        ("format", "1".to_owned()),
+        ("family", quoted(family)),
+        ("about", quoted(about)),
+        ("axes", object(parts.axes.iter().cloned())),
+        ("params", object(parts.params.iter().cloned())),
+        ("layouts", object(layouts)),
+    ];
+    let text = object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    section(&text, Section::File, 0) + "\n"
 }

@@ -16,6 +16,7 @@ mod json;
 pub mod key;
 pub mod names;
 mod pattern;
+pub mod print;
 mod read;
 mod read_forward;
 mod read_layout;

@@ -2,6 +2,7 @@
 
 mod check;
 mod draft;
+mod fmt;
 mod infer;
 mod list;
 mod schema;
@@ -26,6 +27,8 @@ pub(super) enum MappingCommand {
     Infer(Box<infer::InferArgs>),
     /// Writes a starting mapping file from the names of a checkpoint; example: qkvconv mapping new --from model.safetensors
     New(draft::DraftArgs),
+    /// Writes mapping files in their one form; example: qkvconv mapping fmt my-model.json
+    Fmt(fmt::FmtArgs),
     /// Prints the JSON Schema of mapping files; example: qkvconv mapping schema
     Schema(schema::SchemaArgs),
 }
@@ -38,6 +41,7 @@ pub(super) fn run(ui: &Ui, command: &MappingCommand) -> Exit {
         MappingCommand::Check(args) => check::run(ui, args),
         MappingCommand::Infer(args) => infer::run(ui, args),
         MappingCommand::New(args) => draft::run(ui, args),
+        MappingCommand::Fmt(args) => fmt::run(ui, args),
         MappingCommand::Schema(args) => schema::run(ui, args),
     }
 }
