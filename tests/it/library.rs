@@ -3,11 +3,14 @@
 //! With `QKVCONV_REWRITE=1` these tests write what they otherwise demand.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use qkvconv::mapping::print::print;
 use qkvconv::mapping::{Mapping, Unmapped, builtin};
+use qkvconv::span::Source;
 use serde_json::Value;
 
-use crate::kit::{rewrites, root};
+use crate::kit::{Folder, rewrites, root};
 
 const BEGIN: &str = "<!-- written by tests/it/library.rs: begin -->\n";
 const END: &str = "<!-- written by tests/it/library.rs: end -->\n";
@@ -81,99 +84,43 @@ fn the_readme_lists_every_layout() {
     assert!(wrong.is_none(), "{}: run with QKVCONV_REWRITE=1", wrong.unwrap_or_default());
 }
 
-/// Splits a line of a `tensors` block, `"name": value` and perhaps a comma; `None` for one of another shape.
-fn rule(line: &str) -> Option<(&str, &str)> {
-    let rest = line.strip_prefix("        \"")?;
-    let name = &rest[..rest.find('"')?];
-    let value = rest[name.len() + 1..].strip_prefix(':')?.trim();
-    let json: Value = serde_json::from_str(value.strip_suffix(',').unwrap_or(value)).ok()?;
-    let shape = json.is_string() || json.is_null() || json.is_object();
-    (shape && !name.contains('\\')).then_some((name, value))
-}
-
-/// Aligns the values within each `tensors` block of a mapping file's text and changes nothing else; the numbers of lines
-/// that are not one tensor are an error.
-fn aligned(text: &str) -> Result<String, Vec<usize>> {
-    let (mut done, mut wrong) = (String::with_capacity(text.len()), Vec::new());
-    let mut block: Option<Vec<(&str, &str)>> = None;
-    for (number, line) in text.lines().enumerate() {
-        let ends = line == "      }" || line == "      },";
-        match &mut block {
-            Some(rules) if !ends => match rule(line) {
-                Some(rule) => rules.push(rule),
-                None => wrong.push(number + 1),
-            },
-            _ => {
-                let rules = block.take().unwrap_or_default();
-                let width = rules.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-                for (name, value) in rules {
-                    let gap = " ".repeat(width - name.chars().count());
-                    done.extend(["        \"", name, "\": ", &gap, value, "\n"]);
-                }
-                done.extend([line, "\n"]);
-                if line == "      \"tensors\": {" {
-                    block = Some(Vec::new());
-                } else if line.contains("\"tensors\":") {
-                    wrong.push(number + 1);
-                }
-            }
-        }
-    }
-    if block.is_some() {
-        wrong.push(text.lines().count());
-    }
-    if wrong.is_empty() { Ok(done) } else { Err(wrong) }
-}
-
 #[test]
-fn mapping_files_hold_one_aligned_line_a_tensor() {
+fn mapping_files_have_the_form_of_mapping_fmt() {
     let mut wrong = Vec::new();
     for name in builtin::names() {
         let path = root().join(format!("mappings/{name}.json"));
         let text = std::fs::read_to_string(&path).expect("readable");
-        match aligned(&text) {
-            Ok(wanted) => wrong.extend(demand(&path, &text, &wanted)),
-            Err(lines) => wrong.push(format!("{}: not one tensor a line: {lines:?}", path.display())),
-        }
+        let source = Arc::new(Source { name: path.display().to_string(), text });
+        let wanted = print(&source).expect("it is JSON");
+        wrong.extend(demand(&path, &source.text, &wanted));
     }
-    assert!(wrong.is_empty(), "run with QKVCONV_REWRITE=1: {wrong:#?}");
+    assert!(wrong.is_empty(), "run qkvconv mapping fmt, or with QKVCONV_REWRITE=1: {wrong:#?}");
 }
 
 #[test]
-fn alignment_moves_values_alone() {
-    let text = r#"{
-  "layouts": {
-    "a": {
-      "about":   "left as it is",
-      "tensors": {
-        "{l}.long": "x: \" a",
-        "é":    { "is": "y: b", "optional": true },
-        "b":null
-      },
-      "config": { "h":   "n" }
-    }
-  }
-}
-"#;
-    let wanted = r#"{
-  "layouts": {
-    "a": {
-      "about":   "left as it is",
-      "tensors": {
-        "{l}.long": "x: \" a",
-        "é":        { "is": "y: b", "optional": true },
-        "b":        null
-      },
-      "config": { "h":   "n" }
-    }
-  }
-}
-"#;
-    assert_eq!(aligned(text).as_deref(), Ok(wanted));
-    assert_eq!(aligned(wanted).as_deref(), Ok(wanted));
-    assert_eq!(aligned(&text.replace("null", "null, \"c\": null")), Err(vec![8]));
-    assert_eq!(aligned(&text.replace("\"b\":null", "")), Err(vec![8]));
-    assert_eq!(aligned(&text.replace("\"tensors\": {\n", "\"tensors\": { ")), Err(vec![5]));
+fn mapping_fmt_writes_the_form_and_nothing_else() {
+    let folder = Folder::new();
+    let text = std::fs::read_to_string(root().join("mappings/gpt2.json")).expect("readable");
+    let squeezed = serde_json::from_str::<Value>(&text).expect("it is JSON").to_string();
+    folder.put("other.json", &squeezed);
+    folder.put("form.json", &text);
+    folder.put("broken.json", "{ \"format\": 1, }");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("readable");
+
+    let checked = folder.run(&["mapping", "fmt", "--check", "form.json", "other.json"]);
+    assert_eq!((checked.code, checked.stdout.as_str()), (3, "other.json\n"));
+    assert_eq!(read("other.json"), squeezed);
+
+    // One that is no JSON is told, and then none is written.
+    let refused = folder.run(&["mapping", "fmt", "other.json", "broken.json"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("mapping/json") && refused.stderr.contains("broken.json"), "{refused:?}");
+    assert_eq!(read("other.json"), squeezed);
+
+    folder.run(&["mapping", "fmt", "form.json", "other.json"]).ok();
+    assert_eq!(read("form.json"), text);
+    assert_eq!(serde_json::from_str::<Value>(&read("other.json")).expect("it is JSON").to_string(), squeezed);
+    folder.run(&["mapping", "fmt", "--check", "form.json", "other.json"]).ok();
 }
 
 #[test]
