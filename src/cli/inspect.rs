@@ -169,12 +169,8 @@ fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
     let mut errors = Collector::default();
     let drop = globs("--drop", &args.drop, &mut errors);
     errors.finish(())?;
-    let bind = BindOptions {
-        axes: args.axes.clone(),
-        strip_prefix: args.strip_prefix.clone(),
-        drop,
-        ..BindOptions::default()
-    };
+    let bind =
+        BindOptions::default().axes(args.axes.clone()).strip_prefix(args.strip_prefix.clone()).drop(drop);
     let wanted = |mapping: &Mapping, layout: &Layout| {
         let named =
             |name: &String| *name == layout.name || *name == format!("{}/{}", mapping.family, layout.name);
@@ -182,14 +178,17 @@ fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
     };
     let open = open_options(&args.open, &args.allow);
     let trust_layout = args.trust_layout;
-    let config = args.config.clone();
-    let looking = ConvertOptions { open, bind, config, trust_layout, ..ConvertOptions::default() };
+    let looking = ConvertOptions::default()
+        .open(open)
+        .bind(bind)
+        .config(args.config.clone())
+        .trust_layout(trust_layout);
     let Recognised { reader, provenance, mappings, candidates } =
         recognise(&own, &wanted, &args.source, &looking)?;
     let catalog = reader.catalog();
     let recorded = Identity::read(&catalog.metadata).filter(|_| !trust_layout);
-    let recorded = recorded.map(|identity| identity.sizes.into_iter().collect()).unwrap_or_default();
-    let options = BindOptions { recorded, provenance, ..looking.bind };
+    let recorded = recorded.map(|identity| identity.sizes).unwrap_or_default();
+    let options = looking.bind.recorded(recorded).provenance(provenance);
     let fit = only(&candidates, catalog).ok().and_then(|candidate| {
         let mapping = mappings.iter().find(|mapping| mapping.family == candidate.family)?;
         Some((candidate, mapping, mapping.layouts.get(&candidate.layout)?))

@@ -17,7 +17,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn options(root: &str) -> OpenOptions {
-    OpenOptions { root: Some(root.to_owned()), ..OpenOptions::default() }
+    OpenOptions::default().root(Some(root.to_owned()))
 }
 
 /// The bytes of a tensor, row by row.
