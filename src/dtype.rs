@@ -15,7 +15,8 @@ macro_rules! dtypes {
         /// A conversion moves elements as bits; the type matters where values are changed on request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
-        pub enum Dtype {
+        #[non_exhaustive]
+pub enum Dtype {
             $(#[doc = $doc] $variant,)*
             $(
                 #[doc = concat!("Quantised: ", $block_elements, " elements in ", $block_bytes, " bytes.")]

@@ -43,6 +43,7 @@ use store::OpenFile;
 
 /// A file format of checkpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Format {
     /// Hugging Face safetensors.
     #[default]

@@ -18,6 +18,21 @@ use crate::dtype::Dtype;
 use crate::span::Span;
 
 /// Everything that will happen, decided before the first weight is read.
+///
+/// ```
+/// use qkvconv::plan::{Step, ValueOp};
+/// use qkvconv::{Conversion, ConvertOptions, select};
+///
+/// let layouts = select("attention/pytorch-fused", "attention/separate", &[])?;
+/// let source = "tests/data/digits".as_ref();
+/// let conversion = Conversion::prepare(&layouts, source, &ConvertOptions::default())?;
+/// let key = "encoder.layers.0.self_attn.k_proj.weight";
+/// let target = conversion.plan.targets.iter().find(|target| target.key == key).expect("planned");
+/// // The keys are the second of three equal parts: 60 rows of 60, copied at once.
+/// let [Step::Copy(copy)] = &target.steps[..] else { panic!("one copy") };
+/// assert_eq!((copy.source_offset, copy.elements(), copy.value), (60 * 60, 60 * 60, ValueOp::Bits));
+/// # Ok::<(), qkvconv::Errors>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The target tensors, in the order in which the output holds them.

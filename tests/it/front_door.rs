@@ -30,13 +30,25 @@ fn said(output: &Output) -> String {
 #[test]
 fn the_examples_run_without_arguments() {
     for (name, wanted) in [
-        ("convert_folder", &["the source is attention/pytorch-fused", "43 tensors become 118", "config.json"][..]),
+        (
+            "convert_folder",
+            &["the source is attention/pytorch-fused", "43 tensors become 118", "config.json"][..],
+        ),
         (
             "inspect_heads",
-            &["encoder.layers.2.self_attn.in_proj_weight k.weight head 1: [75..90] [0..60]", "o.weight head 3"],
+            &[
+                "encoder.layers.2.self_attn.in_proj_weight k.weight head 1: [75..90] [0..60]",
+                "o.weight head 3",
+            ],
         ),
-        ("verify_two", &["90370 elements of 55 tensors agree", "error[verify/differs]", "layers.1.self_attn.k_proj"]),
-        ("own_mapping", &["encoder.layers.0.self_attn.qv.weight [120, 60]", "43 tensors went there and back"]),
+        (
+            "verify_two",
+            &["90370 elements of 55 tensors agree", "error[verify/differs]", "layers.1.self_attn.k_proj"],
+        ),
+        (
+            "own_mapping",
+            &["encoder.layers.0.self_attn.qv.weight [120, 60]", "43 tensors went there and back"],
+        ),
         ("read_other_layout", &["heads.2.k_proj.weight F32 [15, 60]", "begins with ["]),
     ] {
         let text = said(&example(name, &[]));
@@ -59,7 +71,10 @@ fn the_examples_take_paths() {
     let text = said(&example("verify_two", &[&digits, &target, fused, to]));
     assert!(text.contains("attention of 3 modules agrees"), "{text}");
     let text = said(&example("inspect_heads", &[&target]));
-    assert!(text.contains("attention/separate") && text.contains("q_proj.weight q.weight head 3: [45..60]"), "{text}");
+    assert!(
+        text.contains("attention/separate") && text.contains("q_proj.weight q.weight head 3: [45..60]"),
+        "{text}"
+    );
     let text = said(&example("read_other_layout", &[&target, to, fused]));
     assert!(text.contains("encoder.layers.0.self_attn.in_proj_weight F32 [180, 60]"), "{text}");
     let missing = example("verify_two", &[&digits, &folder.join("nothing"), fused, to]);
@@ -99,7 +114,8 @@ fn a_tensor_in_memory_is_held_to_what_the_plan_requires() {
     write(&path, &tensors, &[]);
     let layouts = select("attention/neox", "attention/separate", &[]).expect("layouts");
     let bind = BindOptions::default().axis("h", 2).axis("g", 1);
-    let conversion = Conversion::prepare(&layouts, &path, &ConvertOptions::default().bind(bind)).expect("prepared");
+    let conversion =
+        Conversion::prepare(&layouts, &path, &ConvertOptions::default().bind(bind)).expect("prepared");
     let read = |key: &str| conversion.tensor(key, &Limits::default(), &());
     let unequal = read("m.k_proj.weight").expect_err("the copies differ");
     assert_eq!(unequal.diagnostics()[0].code, "data/unequal", "{unequal:?}");
@@ -132,7 +148,8 @@ fn codes_in_sources() -> BTreeMap<String, PathBuf> {
             let mut before = pieces.next().unwrap_or_default();
             for piece in pieces {
                 let word = |text: &str| {
-                    !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+                    !text.is_empty()
+                        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
                 };
                 let made = ["Diagnostic::error(", "Diagnostic::warning("]
                     .iter()
@@ -178,7 +195,11 @@ fn every_code_is_documented_once_and_none_is_stale() {
 fn a_code_is_explained() {
     let folder = Folder::new();
     let run = folder.run(&["explain", "bind/open-size"]).ok();
-    for text in ["bind/open-size: the size of an axis is open", "Nothing is guessed", "What to do: give the size with"] {
+    for text in [
+        "bind/open-size: the size of an axis is open",
+        "Nothing is guessed",
+        "What to do: give the size with",
+    ] {
         assert!(run.stdout.contains(text), "{}", run.stdout);
     }
     // As it stands in a message.
