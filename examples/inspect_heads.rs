@@ -5,7 +5,6 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use qkvconv::detect::only;
 use qkvconv::inspect::{Seen, ranges};
 use qkvconv::{ConvertOptions, recognise};
 
@@ -18,12 +17,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Every layout of every family is held against names, shapes and the config.
     let found = recognise(&[], &|_, _| true, &source, &ConvertOptions::default())?;
     let catalog = found.reader.catalog();
-    let candidate = only(&found.candidates, catalog)?;
+    let (candidate, mapping, layout) = found.layout()?;
     println!("{}: {}", candidate.name(), candidate.coverage());
-
-    let mapping = found.mappings.iter().find(|mapping| mapping.family == candidate.family);
-    let mapping = mapping.ok_or("the family is not among the mappings")?;
-    let layout = mapping.layouts.get(&candidate.layout).ok_or("the layout is not in the family")?;
     let bound = candidate.bound.as_ref().ok_or_else(|| format!("open: {}", candidate.open.join("; ")))?;
 
     for source in &bound.sources {

@@ -60,11 +60,11 @@ impl Conversion<'_> {
             return Err(error.found(format!("{} bytes", target.bytes())).into());
         }
         bytes.resize(length.unwrap_or_default(), 0);
-        let memory = Memory(Mutex::new(bytes));
+        let output = Output::new(bytes);
         let places = [Placement { file: 0, offset: 0 }];
-        execute(&plan, catalog, &Source(self.reader.as_ref()), &memory, &places, limits, progress)?;
+        execute(&plan, catalog, &Source(self.reader.as_ref()), &output, &places, limits, progress)?;
         self.reader.unchanged()?;
-        Ok(memory.0.into_inner().unwrap_or_else(PoisonError::into_inner))
+        Ok(output.into_bytes())
     }
 }
 
@@ -76,10 +76,21 @@ fn sources(target: &TensorPlan) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The bytes of a tensor, written at given places.
-struct Memory(Mutex<Vec<u8>>);
+/// An output in memory, written at given places.
+pub(super) struct Output(Mutex<Vec<u8>>);
 
-impl WriteAt for Memory {
+impl Output {
+    /// Makes one of bytes that will be overwritten.
+    pub(super) fn new(bytes: Vec<u8>) -> Output {
+        Output(Mutex::new(bytes))
+    }
+
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl WriteAt for Output {
     fn write_all_at(&self, _file: usize, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let start = usize::try_from(offset).map_err(io::Error::other)?;

@@ -55,7 +55,6 @@ pub struct Question {
 
 /// What the weights say.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum Decision {
     /// The declared layout explains the weights better than chance, and nothing explains them much better.
     Agrees,
