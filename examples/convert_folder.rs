@@ -3,6 +3,8 @@
 //! `convert_folder [SRC DST [FROM TO]]`: without arguments the repository's model is converted to one tensor per head, in
 //! a temporary folder.
 
+#![allow(clippy::print_stdout, reason = "a program that prints")]
+
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,6 +2,8 @@
 //!
 //! `inspect_heads [SRC]`: without an argument of the repository's model.
 
+#![allow(clippy::print_stdout, reason = "a program that prints")]
+
 use std::error::Error;
 use std::path::{Path, PathBuf};
 

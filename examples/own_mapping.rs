@@ -3,6 +3,8 @@
 //! `own_mapping [MAPPING SRC DST FROM TO]`: without arguments a layout is added to the family `attention`, and the
 //! repository's model is converted to it and back.
 
+#![allow(clippy::print_stdout, reason = "a program that prints")]
+
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;

@@ -3,6 +3,8 @@
 //! `read_other_layout [SRC FROM TO [KEY]]`: without arguments the keys of head 2 in layer 0 of the repository's model,
 //! which stores queries, keys and values in one matrix.
 
+#![allow(clippy::print_stdout, reason = "a program that prints")]
+
 use std::error::Error;
 use std::path::{Path, PathBuf};
 

@@ -3,6 +3,8 @@
 //! `verify_two [SRC DST FROM TO]`: without arguments the repository's model is converted, the result is verified, one
 //! value of it is changed, and that is found.
 
+#![allow(clippy::print_stdout, reason = "a program that prints")]
+
 use std::error::Error;
 use std::path::Path;
 

@@ -15,8 +15,7 @@ macro_rules! dtypes {
         /// A conversion moves elements as bits; the type matters where values are changed on request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
-        #[non_exhaustive]
-pub enum Dtype {
+        pub enum Dtype {
             $(#[doc = $doc] $variant,)*
             $(
                 #[doc = concat!("Quantised: ", $block_elements, " elements in ", $block_bytes, " bytes.")]

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use qkvconv::codes;
 use qkvconv::{BindOptions, Conversion, ConvertOptions, Dtype, Limits, select};
 
-use crate::kit::{Folder, of_shapes, read, root, write};
+use crate::kit::{Folder, names, of_shapes, read, root, write};
 
 /// Runs a program of `examples/`. Plain `cargo test` builds them; `cargo test --test it` does not.
 fn example(name: &str, args: &[&Path]) -> Output {
@@ -32,7 +32,7 @@ fn the_examples_run_without_arguments() {
     for (name, wanted) in [
         (
             "convert_folder",
-            &["the source is attention/pytorch-fused", "43 tensors become 118", "config.json"][..],
+            &["the source is attention/pytorch-fused", "43 tensors become 118", "wrote model.safetensors"][..],
         ),
         (
             "inspect_heads",
@@ -67,6 +67,8 @@ fn the_examples_take_paths() {
     let (target, from, to) = (folder.join("out"), Path::new("auto"), Path::new("attention/separate"));
     said(&example("convert_folder", &[&digits, &target, from, to]));
     assert_eq!(folder.names(), ["out"]);
+    // As the command line does: the config beside the source goes along.
+    assert_eq!(names(&target), ["config.json", "model.safetensors"]);
     let fused = Path::new("attention/pytorch-fused");
     let text = said(&example("verify_two", &[&digits, &target, fused, to]));
     assert!(text.contains("attention of 3 modules agrees"), "{text}");
