@@ -14,7 +14,7 @@
 //! | execute | [`exec`] | streamed, parallel, in bounded memory |
 //! | weigh | [`evidence`] | whether trained weights agree with the declared source layout |
 //! | verify | [`verify`] | a second reading of the expressions, attention computed from both files |
-//! | recognise | [`provenance`], [`claims`], [`detect`], [`recognise`] | what a checkpoint says of itself, which layout it has |
+//! | recognise | [`provenance`], [`claims`], [`detect`], [`mod@recognise`] | what a checkpoint says of itself, which layout it has |
 //! | explain | [`inspect`], [`mod@explain`] | where heads lie, layouts in words |
 //! | author | [`draft`], [`infer`], [`lint`] | mapping files begun, found from contents, checked |
 //!
