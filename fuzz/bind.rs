@@ -59,7 +59,7 @@ pub fn catalogue(folder: &Path, input: &[u8]) -> Option<PathBuf> {
     let (&[family, source, target, options], text) = input.split_first_chunk::<4>()?;
     let text = std::str::from_utf8(text).ok()?;
     let selection = selected(family, source, target)?;
-    let options = ConvertOptions { bind: bind_options(options), ..ConvertOptions::default() };
+    let options = ConvertOptions::default().bind(bind_options(options));
     written(folder, &described(&selection, options, text))
 }
 
