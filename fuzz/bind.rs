@@ -44,7 +44,7 @@ pub fn bind(input: &[u8]) -> Vec<String> {
     };
     let Ok(text) = std::str::from_utf8(text) else { return codes };
     let Some(selection) = selected(family, source, target) else { return codes };
-    let options = ConvertOptions { bind: bind_options(options), ..ConvertOptions::default() };
+    let options = ConvertOptions::default().bind(bind_options(options));
     super::with_folder(|folder| {
         let input = described(&selection, options, text);
         if let Some(path) = written(folder, &input) {
@@ -59,7 +59,7 @@ pub fn catalogue(folder: &Path, input: &[u8]) -> Option<PathBuf> {
     let (&[family, source, target, options], text) = input.split_first_chunk::<4>()?;
     let text = std::str::from_utf8(text).ok()?;
     let selection = selected(family, source, target)?;
-    let options = ConvertOptions { bind: bind_options(options), ..ConvertOptions::default() };
+    let options = ConvertOptions::default().bind(bind_options(options));
     written(folder, &described(&selection, options, text))
 }
 
@@ -100,14 +100,12 @@ fn bind_options(bits: u8) -> BindOptions {
     let mut allow = vec![Allow::MissingConfig];
     let allowed = [Allow::Unmatched, Allow::IndexGap, Allow::Missing, Allow::MixedPrefix];
     allow.extend((0..).zip(allowed).filter(|(at, _)| bit(*at)).map(|(_, allow)| allow));
-    BindOptions {
-        allow,
-        strip_prefix: if bit(4) { vec!["model".to_owned()] } else { Vec::new() },
-        add_prefix: if bit(5) { "a.b.".to_owned() } else { String::new() },
-        tied: if bit(6) { Tied::Duplicate } else { Tied::KeepOne },
-        dtype: bit(7).then_some(Dtype::F16),
-        ..BindOptions::default()
-    }
+    BindOptions::default()
+        .allow(allow)
+        .strip_prefix(if bit(4) { vec!["model".to_owned()] } else { Vec::new() })
+        .add_prefix(if bit(5) { "a.b.".to_owned() } else { String::new() })
+        .tied(if bit(6) { Tied::Duplicate } else { Tied::KeepOne })
+        .dtype(bit(7).then_some(Dtype::F16))
 }
 
 struct Input<'a> {

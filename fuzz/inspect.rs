@@ -12,8 +12,8 @@ use qkvconv::recognise::{Recognised, recognise};
 
 /// Inspects a checkpoint and returns whether one layout explains it.
 pub fn inspect(path: &Path) -> bool {
-    let open = OpenOptions { void_as: vec![Dtype::BF16], ..OpenOptions::default() };
-    let options = ConvertOptions { open, ..ConvertOptions::default() };
+    let open = OpenOptions::default().void_as(vec![Dtype::BF16]);
+    let options = ConvertOptions::default().open(open);
     let found = match recognise(&[], &|_, _| true, path, &options) {
         Ok(found) => found,
         Err(errors) => {

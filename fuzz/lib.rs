@@ -119,7 +119,7 @@ pub fn read_path(path: &Path) {
 }
 
 fn read_tensors(path: &Path) {
-    let options = OpenOptions { void_as: vec![Dtype::BF16], ..OpenOptions::default() };
+    let options = OpenOptions::default().void_as(vec![Dtype::BF16]);
     let reader = match open(path, &options) {
         Ok(reader) => reader,
         Err(errors) => {

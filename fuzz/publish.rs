@@ -48,16 +48,13 @@ impl Job {
     /// Runs it in this process; returns whether it succeeded.
     pub fn run(&self) -> bool {
         let layouts = select("attention/separate", "attention/timm", &[]).expect("both are built in");
-        let mut options = ConvertOptions {
-            max_shard_size: self.shards.then_some(Job::SHARD),
-            resume: self.resume,
-            ..ConvertOptions::default()
-        };
+        let mut options =
+            ConvertOptions::default().max_shard_size(self.shards.then_some(Job::SHARD)).resume(self.resume);
         options.bind.axes.push(("h".to_owned(), 2));
         let Ok(conversion) = Conversion::prepare(&layouts, &self.source, &options) else { return false };
-        let publish = PublishOptions { force: self.force, sync: false };
+        let publish = PublishOptions::default().force(self.force);
         let destination = Destination::resolve(&self.destination);
-        let limits = Limits { threads: 1, ..Limits::default() };
+        let limits = Limits::default().threads(1);
         conversion.run(&destination, publish, Verify::Readback, &limits, &Silent).is_ok()
     }
 }

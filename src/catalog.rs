@@ -67,6 +67,17 @@ pub fn row_major(shape: &[u64]) -> Vec<u64> {
 }
 
 /// A checkpoint, as far as its headers tell.
+///
+/// ```
+/// use qkvconv::{Dtype, OpenOptions, open};
+///
+/// let reader = open("tests/data/digits".as_ref(), &OpenOptions::default())?;
+/// let catalog = reader.catalog();
+/// let at = catalog.find("encoder.layers.0.self_attn.in_proj_weight").expect("it is there");
+/// let tensor = &catalog.tensors[at];
+/// assert_eq!((tensor.dtype, &tensor.shape[..]), (Dtype::F32, &[180, 60][..]));
+/// # Ok::<(), qkvconv::Errors>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     /// What the user named: a file, an index or a folder.

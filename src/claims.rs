@@ -16,6 +16,7 @@ use crate::provenance::{Fact, Facts};
 
 /// What a checkpoint's name for its model says of a layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Standing {
     /// The layout lists no models, so that no name speaks for or against it.
     Open,

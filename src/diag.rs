@@ -1,11 +1,13 @@
 //! Diagnostics as data: what is wrong, where, what was expected, what was found and what to do.
 //!
-//! Nothing here prints. The binary draws diagnostics (`cli/render.rs`); a test compares [`Diagnostic::code`].
+//! Nothing here prints. The command line draws diagnostics (`src/cli/ui.rs`); a test compares [`Diagnostic::code`], and
+//! [`crate::codes`] documents each code.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::fold::fold_keys;
+use crate::shown::escaped;
 use crate::span::Span;
 
 /// How bad it is.
@@ -17,12 +19,29 @@ pub enum Severity {
     Warning,
 }
 
-/// One thing that is wrong with a mapping file, a checkpoint or their meeting.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One thing that is wrong with a mapping file, a checkpoint, or the two held against each other.
+///
+/// ```
+/// use qkvconv::{ConvertOptions, Conversion, select};
+///
+/// // Nothing tells the number of heads of this file but a config, and here is none.
+/// let layouts = select("attention/pytorch-fused", "attention/per-head", &[])?;
+/// # let scratch = tempfile::tempdir()?;
+/// # let source = scratch.path().join("model.safetensors");
+/// # std::fs::copy("tests/data/digits/model.safetensors", &source)?;
+/// let failed = Conversion::prepare(&layouts, &source, &ConvertOptions::default());
+/// let errors = failed.expect_err("a size is open");
+/// let first = &errors.diagnostics()[0];
+/// assert_eq!(first.code, "bind/open-size");
+/// println!("{}: {}", first.message, first.help.as_deref().unwrap_or_default());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Diagnostic {
     /// How bad it is.
     pub severity: Severity,
-    /// A stable name, `stage/kind`.
+    /// A stable name, `stage/kind`; [`crate::codes`] documents it.
     pub code: &'static str,
     /// What is wrong: one lower-case clause without a final period.
     pub message: String,
@@ -112,8 +131,39 @@ impl Diagnostic {
     }
 }
 
+/// Everything in lines, as an `unwrap` or a test shows it. Tensors are folded, of many only the first are told.
+impl fmt::Debug for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MOST: usize = 8;
+        let severity = match self.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        write!(f, "{severity}[{}]: {}", self.code, escaped(&self.message))?;
+        let mut line = |name: &str, text: &str| write!(f, "\n  {name}: {}", escaped(text));
+        if let Some(file) = &self.file {
+            line("file", &file.display().to_string())?;
+        }
+        let tensors = self.folded_tensors();
+        tensors.iter().take(MOST).try_for_each(|key| line("tensor", key))?;
+        if tensors.len() > MOST {
+            line("tensor", &format!("… and {} more kinds of names", tensors.len() - MOST))?;
+        }
+        if let Some(rule) = &self.rule {
+            line("rule", &rule.place())?;
+        }
+        for (span, why) in &self.related {
+            line("related", &format!("{}, {why}", span.place()))?;
+        }
+        for (name, text) in [("expected", &self.expected), ("found", &self.found), ("help", &self.help)] {
+            text.iter().try_for_each(|text| line(name, text))?;
+        }
+        Ok(())
+    }
+}
+
 /// One or more diagnostics; at least one is an error.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Errors(Vec<Diagnostic>);
 
 impl Errors {
@@ -163,6 +213,16 @@ impl Errors {
 impl From<Diagnostic> for Errors {
     fn from(diagnostic: Diagnostic) -> Errors {
         Errors(vec![diagnostic])
+    }
+}
+
+impl fmt::Debug for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, diagnostic) in self.0.iter().enumerate() {
+            let separator = if position == 0 { "" } else { "\n" };
+            write!(f, "{separator}{diagnostic:?}")?;
+        }
+        Ok(())
     }
 }
 
@@ -292,6 +352,24 @@ mod tests {
         let errors = collector.finish(()).expect_err("has errors");
         assert_eq!(errors.diagnostics().len(), 2);
         assert_eq!(errors.diagnostics()[0].folded_tensors(), ["layers.{0..2}.w (3)"]);
+    }
+
+    #[test]
+    fn what_an_unwrap_shows_can_be_read() {
+        let text = "{ }\n".repeat(20_000);
+        let source = std::sync::Arc::new(crate::span::Source { name: "mapping.json".into(), text });
+        let mut collector = Collector::default();
+        for layer in 0..200 {
+            let error = Diagnostic::error("a/b", "it is wrong").file("m.safetensors".as_ref());
+            let error = error.tensor(format!("layers.{layer}.q")).rule(&Span::new(&source, 4, 7));
+            collector.push(error.related(&Span::new(&source, 8, 9), "the other").help("mend\u{1b}it"));
+        }
+        let errors = collector.finish(()).expect_err("has errors");
+        assert_eq!(
+            format!("{errors:?}"),
+            "error[a/b]: it is wrong\n  file: m.safetensors\n  tensor: layers.{0..199}.q (200)\n  rule: mapping.json:2:1\n  \
+             related: mapping.json:3:1, the other\n  help: mend\\u{1b}it"
+        );
     }
 
     #[test]

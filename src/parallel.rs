@@ -54,7 +54,7 @@ pub(crate) fn in_parallel_with<S: Send, T: Send>(
     results.sort_by_key(|(at, _)| *at);
     let done = results.into_iter().map(|(_, result)| result).collect::<Result<Vec<T>, Errors>>()?;
     if done.len() < count {
-        return Err(Diagnostic::error("exec/cancelled", "stopped while verifying").into());
+        return Err(Diagnostic::error("exec/cancelled", "stopped before the work was done").into());
     }
     Ok((done, states.into_inner().unwrap_or_else(PoisonError::into_inner)))
 }

@@ -8,3 +8,12 @@ pub trait Progress: Sync {
     /// Returns whether to stop; asked before each piece of work.
     fn cancelled(&self) -> bool;
 }
+
+/// Nobody watches, and nothing stops the work: `&()`.
+impl Progress for () {
+    fn advance(&self, _bytes: u64) {}
+
+    fn cancelled(&self) -> bool {
+        false
+    }
+}

@@ -18,6 +18,17 @@ use crate::span::Source;
 const AUTO: &str = "auto";
 
 /// A checkpoint, and what it may be.
+///
+/// ```
+/// use qkvconv::{ConvertOptions, recognise};
+///
+/// let source = "tests/data/digits".as_ref();
+/// let found = recognise(&[], &|_, _| true, source, &ConvertOptions::default())?;
+/// let (candidate, mapping, layout) = found.layout()?;
+/// assert_eq!((candidate.coverage().as_str(), mapping.family.as_str()), ("12 of 43 tensors", "attention"));
+/// assert_eq!(layout.name, "pytorch-fused");
+/// # Ok::<(), qkvconv::Errors>(())
+/// ```
 pub struct Recognised {
     /// The opened checkpoint.
     pub reader: Box<dyn Reader>,
@@ -32,6 +43,23 @@ pub struct Recognised {
 impl std::fmt::Debug for Recognised {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Recognised").field("candidates", &self.candidates).finish_non_exhaustive()
+    }
+}
+
+impl Recognised {
+    /// Returns the one layout that explains the checkpoint, with its family.
+    ///
+    /// # Errors
+    /// Returns `detect/none` where none does, and `detect/several` where several that differ do.
+    pub fn layout(&self) -> Result<(&Candidate, &Mapping, &Layout), Errors> {
+        let candidate = only(&self.candidates, self.reader.catalog())?;
+        let mapping = self.mappings.iter().find(|mapping| mapping.family == candidate.family);
+        let found =
+            mapping.and_then(|mapping| Some((candidate, mapping, mapping.layouts.get(&candidate.layout)?)));
+        found.ok_or_else(|| {
+            let message = format!("no mapping has the layout `{}`", candidate.name());
+            Diagnostic::error("mapping/unknown-layout", message).into()
+        })
     }
 }
 

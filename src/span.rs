@@ -1,9 +1,12 @@
 //! Places in source texts.
 
+use std::fmt;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A text that diagnostics point into: a mapping file or a command-line argument.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub struct Source {
     /// Where the text came from, as shown to a reader (`mappings/attention.json`).
     pub name: String,
@@ -11,8 +14,29 @@ pub struct Source {
     pub text: String,
 }
 
+impl Source {
+    /// Reads a text file; the byte order mark that some editors put before a text is no part of it.
+    ///
+    /// # Errors
+    /// Returns what the system reports, and [`io::ErrorKind::InvalidData`] for what is not UTF-8.
+    pub fn read(path: &Path) -> io::Result<Arc<Source>> {
+        let mut text = std::fs::read_to_string(path)?;
+        if text.starts_with('\u{feff}') {
+            text.drain(..'\u{feff}'.len_utf8());
+        }
+        Ok(Arc::new(Source { name: path.display().to_string(), text }))
+    }
+}
+
+// A mapping file has tens of thousands of characters, and every span refers to one.
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes)", self.name, self.text.len())
+    }
+}
+
 /// A byte range in one source text, on character boundaries, `start <= end`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Span {
     /// The text.
     pub source: Arc<Source>,
@@ -46,6 +70,12 @@ impl Span {
     /// Returns the text under the span.
     pub fn text(&self) -> &str {
         &self.source.text[self.start..self.end]
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes)", self.place(), self.end - self.start)
     }
 }
 

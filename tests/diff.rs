@@ -282,7 +282,7 @@ fn threads_change_nothing() {
     let folder = TempDir::new().expect("a folder");
     let (a, b) = large(&folder);
     let compared = |threads| -> DiffReport {
-        let options = DiffOptions { threads, ..DiffOptions::default() };
+        let options = DiffOptions::default().threads(threads);
         let watch = Watch(0.into(), u64::MAX);
         let report = diff(a.as_ref(), b.as_ref(), &options, &watch).expect("readable");
         assert_eq!(watch.0.into_inner(), work(a.as_ref(), b.as_ref(), &options));
@@ -437,7 +437,7 @@ fn large_transposed_matrices() {
     };
     let (plain, b) = (opened("plain", &values), opened("b", &other));
     let compared = |a: &dyn Reader, b: &dyn Reader, threads| {
-        let options = DiffOptions { threads, ..DiffOptions::default() };
+        let options = DiffOptions::default().threads(threads);
         let watch = Watch(0.into(), u64::MAX);
         let report = diff(a, b, &options, &watch).expect("readable");
         assert_eq!(watch.0.into_inner(), work(a, b, &options));

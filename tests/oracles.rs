@@ -141,7 +141,7 @@ impl Pair {
 
 /// Reads a checkpoint in any format, element by element through its strides.
 fn read(path: &Path, root: Option<String>) -> Tensors {
-    let options = OpenOptions { root, ..OpenOptions::default() };
+    let options = OpenOptions::default().root(root);
     let reader = open(path, &options).unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
     let mut tensors = Tensors::new();
     for tensor in &reader.catalog().tensors {

@@ -177,6 +177,7 @@ pub struct Dropped {
 
 /// Why a tensor is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DropReason {
     /// `--drop`
     Drop,

@@ -39,6 +39,7 @@ impl Allow {
 
 /// What becomes of tied tensors that pass through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Tied {
     /// One is kept; the report and the metadata name the others.
     #[default]
@@ -101,6 +102,7 @@ fn matches(glob: &GlobMatcher, segments: &[&str]) -> bool {
 
 /// What a caller may ask of a binding beyond the two layouts.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct BindOptions {
     /// Sizes from the command line, `--axis h=12`.
     pub axes: Vec<(String, u64)>,
@@ -127,6 +129,78 @@ pub struct BindOptions {
 }
 
 impl BindOptions {
+    /// Adds the size of an axis, `--axis h=12`.
+    pub fn axis(mut self, name: impl Into<String>, size: u64) -> BindOptions {
+        self.axes.push((name.into(), size));
+        self
+    }
+
+    /// Sets the sizes of axes.
+    pub fn axes(mut self, axes: impl IntoIterator<Item = (String, u64)>) -> BindOptions {
+        self.axes = axes.into_iter().collect();
+        self
+    }
+
+    /// Sets what the source says of itself.
+    pub fn provenance(mut self, provenance: Provenance) -> BindOptions {
+        self.provenance = provenance;
+        self
+    }
+
+    /// Sets the sizes that an earlier conversion recorded in the file.
+    pub fn recorded(mut self, sizes: impl IntoIterator<Item = (String, u64)>) -> BindOptions {
+        self.recorded = sizes.into_iter().collect();
+        self
+    }
+
+    /// Takes only tensors that match (`--only`).
+    pub fn only(mut self, only: impl Into<Option<GlobSet>>) -> BindOptions {
+        self.only = only.into();
+        self
+    }
+
+    /// Leaves out tensors that match (`--drop`).
+    pub fn drop(mut self, drop: impl Into<Option<GlobSet>>) -> BindOptions {
+        self.drop = drop.into();
+        self
+    }
+
+    /// Sets the modules that the rules take (`--modules`).
+    pub fn modules(mut self, modules: Modules) -> BindOptions {
+        self.modules = modules;
+        self
+    }
+
+    /// Sets the leading components to remove from names (`--strip-prefix`).
+    pub fn strip_prefix(mut self, prefixes: impl IntoIterator<Item = String>) -> BindOptions {
+        self.strip_prefix = prefixes.into_iter().collect();
+        self
+    }
+
+    /// Sets what goes before every name of the output (`--add-prefix`).
+    pub fn add_prefix(mut self, prefix: impl Into<String>) -> BindOptions {
+        self.add_prefix = prefix.into();
+        self
+    }
+
+    /// Sets what becomes of tied tensors that pass through (`--tied`).
+    pub fn tied(mut self, tied: Tied) -> BindOptions {
+        self.tied = tied;
+        self
+    }
+
+    /// Allows what is an error otherwise (`--allow`).
+    pub fn allow(mut self, allow: impl IntoIterator<Item = Allow>) -> BindOptions {
+        self.allow.extend(allow);
+        self
+    }
+
+    /// Sets the type to which all floating-point tensors are cast (`--dtype`).
+    pub fn dtype(mut self, dtype: impl Into<Option<crate::dtype::Dtype>>) -> BindOptions {
+        self.dtype = dtype.into();
+        self
+    }
+
     /// Returns whether that is allowed.
     pub fn allows(&self, allow: Allow) -> bool {
         self.allow.contains(&allow)

@@ -23,10 +23,6 @@ use super::progress::{Bar, catch_interrupts};
 use super::source::{limits, resolve, select_layouts};
 use super::ui::Ui;
 
-/// The most bytes in a shard where nothing else is said, as huggingface_hub has it
-/// (`src/huggingface_hub/serialization/_base.py`, MAX_SHARD_SIZE).
-const SHARD_SIZE: u64 = 5_000_000_000;
-
 /// Runs a conversion.
 pub(super) fn run(ui: &Ui, args: &ConvertArgs) -> Exit {
     // clap has made sure that all four are there.
@@ -107,31 +103,13 @@ fn convert(
 ) -> Result<Verdict, Errors> {
     let start = Instant::now();
     let selection = select_layouts(ui, &args.layouts, source)?;
-    let mut options = resolve(&args.layouts)?;
-    options.max_shard_size = match destination {
-        // A file is asked for by name: it is one, whatever its size, unless shards are asked for too.
-        Destination::File(_) => args.max_shard_size,
-        // What cannot be cut, or whose parts no index holds together, is whole where nobody asks for shards.
-        Destination::Folder(_) if args.format.is_some_and(|format| !format.0.has_index()) => {
-            args.max_shard_size
-        }
-        Destination::Folder(_) => Some(args.max_shard_size.unwrap_or(SHARD_SIZE)),
-    };
-    options.format = match (args.format, destination) {
-        (Some(format), _) => Some(format.0),
-        (None, Destination::File(path)) => Format::of_ending(path),
-        (None, Destination::Folder(_)) => None,
-    };
-    options.template = args.template.clone();
-    options.max_companion = args.max_companion_size;
-    options.companions = matches!(destination, Destination::Folder(_));
-    if args.resume && matches!(destination, Destination::File(_)) {
-        let message =
-            "--resume is for a destination folder: it keeps whole files, and here there is only one";
-        let help = "name a folder, with `--max-shard-size` for several files, or leave out `--resume`";
-        return Err(Diagnostic::error("usage/resume", message).help(help).into());
-    }
-    options.resume = args.resume;
+    let options = resolve(&args.layouts)?
+        .format(args.format.map(|format| format.0))
+        .max_shard_size(args.max_shard_size)
+        .template(args.template.clone())
+        .max_companion(args.max_companion_size)
+        .resume(args.resume)
+        .for_destination(destination)?;
     let conversion = Conversion::prepare(&selection, source, &options)?;
     check_report(guard, &conversion, report)?;
     ui.warn(&conversion.warnings);
@@ -152,7 +130,7 @@ fn convert(
         // What is read back counts as much as what is written.
         let passes = if matches!(args.verify, VerifyHow::None) { 1 } else { 2 };
         let bar = Bar::new(passes * conversion.bytes(), ui.shows_progress());
-        let publish = PublishOptions { force: args.force, sync: args.sync };
+        let publish = PublishOptions::default().force(args.force).sync(args.sync);
         let done = conversion.run(destination, publish, args.verify.into(), &limits(&args.layouts), &bar);
         bar.finish();
         let done = done?;

@@ -112,12 +112,10 @@ fn compare(ui: &Ui, args: &DiffArgs) -> Result<DiffReport, Errors> {
 
 fn options(args: &DiffArgs) -> Result<DiffOptions, Errors> {
     let mut errors = Collector::default();
-    let mut options = DiffOptions {
-        only: globs("--only", &args.only, &mut errors),
-        drop: globs("--drop", &args.drop, &mut errors),
-        tolerance: args.tolerance,
-        ..DiffOptions::default()
-    };
+    let mut options = DiffOptions::default()
+        .only(globs("--only", &args.only, &mut errors))
+        .drop(globs("--drop", &args.drop, &mut errors))
+        .tolerance(args.tolerance);
     if let Some(threads) = args.threads {
         options.threads = threads.into();
     }
@@ -131,7 +129,7 @@ type Both = (Box<dyn Reader>, Box<dyn Reader>);
 fn open_both(args: &DiffArgs, options: &OpenOptions) -> Result<Both, Errors> {
     let mut errors = Collector::default();
     let mut open_one = |path, options| open(path, options).map_err(|failure| errors.extend(failure)).ok();
-    let of_b = OpenOptions { root: args.to_root.clone(), ..options.clone() };
+    let of_b = options.clone().clone().root(args.to_root.clone());
     let opened = (open_one(&args.a, options), open_one(&args.b, &of_b));
     let (opened, _) = errors.finish(opened)?;
     match opened {

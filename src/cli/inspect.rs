@@ -33,7 +33,7 @@ use qkvconv::bind::{BindOptions, Bound};
 use qkvconv::catalog::Catalog;
 use qkvconv::claims::Standing;
 use qkvconv::convert::ConvertOptions;
-use qkvconv::detect::{Candidate, apart, nearly_whole, only};
+use qkvconv::detect::{Candidate, apart, nearly_whole};
 use qkvconv::diag::{Collector, Errors};
 use qkvconv::evidence::{Limits, examine};
 use qkvconv::fold::fold_keys;
@@ -43,7 +43,7 @@ use qkvconv::inspect::{Kind, Part, Picture, Seen, draw, kinds, runs};
 use qkvconv::mapping::forward::RotaryStyle;
 use qkvconv::mapping::select::read_files;
 use qkvconv::mapping::{Layout, Mapping};
-use qkvconv::recognise::{Recognised, recognise};
+use qkvconv::recognise::recognise;
 use serde_json::{Value, json};
 
 mod tensor;
@@ -169,12 +169,8 @@ fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
     let mut errors = Collector::default();
     let drop = globs("--drop", &args.drop, &mut errors);
     errors.finish(())?;
-    let bind = BindOptions {
-        axes: args.axes.clone(),
-        strip_prefix: args.strip_prefix.clone(),
-        drop,
-        ..BindOptions::default()
-    };
+    let bind =
+        BindOptions::default().axes(args.axes.clone()).strip_prefix(args.strip_prefix.clone()).drop(drop);
     let wanted = |mapping: &Mapping, layout: &Layout| {
         let named =
             |name: &String| *name == layout.name || *name == format!("{}/{}", mapping.family, layout.name);
@@ -182,19 +178,18 @@ fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
     };
     let open = open_options(&args.open, &args.allow);
     let trust_layout = args.trust_layout;
-    let config = args.config.clone();
-    let looking = ConvertOptions { open, bind, config, trust_layout, ..ConvertOptions::default() };
-    let Recognised { reader, provenance, mappings, candidates } =
-        recognise(&own, &wanted, &args.source, &looking)?;
-    let catalog = reader.catalog();
+    let looking = ConvertOptions::default()
+        .open(open)
+        .bind(bind)
+        .config(args.config.clone())
+        .trust_layout(trust_layout);
+    let found = recognise(&own, &wanted, &args.source, &looking)?;
+    let (reader, catalog) = (found.reader.as_ref(), found.reader.catalog());
     let recorded = Identity::read(&catalog.metadata).filter(|_| !trust_layout);
-    let recorded = recorded.map(|identity| identity.sizes.into_iter().collect()).unwrap_or_default();
-    let options = BindOptions { recorded, provenance, ..looking.bind };
-    let fit = only(&candidates, catalog).ok().and_then(|candidate| {
-        let mapping = mappings.iter().find(|mapping| mapping.family == candidate.family)?;
-        Some((candidate, mapping, mapping.layouts.get(&candidate.layout)?))
-    });
-    let look = Look { reader: reader.as_ref(), catalog, candidates: &candidates, fit };
+    let recorded = recorded.map(|identity| identity.sizes).unwrap_or_default();
+    let options = looking.bind.recorded(recorded).provenance(found.provenance.clone());
+    let fit = found.layout().ok();
+    let look = Look { reader, catalog, candidates: &found.candidates, fit };
     ui.warn(&catalog.warnings);
     match &args.tensor {
         Some(key) => look.tensor(ui, args, key, &options),

@@ -3,6 +3,7 @@
 mod args;
 mod convert;
 mod diff;
+mod explain;
 mod faults;
 mod inspect;
 mod mapping;
@@ -83,6 +84,8 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Compares two checkpoints by tensor name; example: qkvconv diff a.safetensors b/
     Diff(diff::DiffArgs),
+    /// Explains the code of an error or warning, or lists all codes; example: qkvconv explain bind/open-size
+    Explain(explain::ExplainArgs),
 }
 
 /// Runs the program.
@@ -115,6 +118,7 @@ pub(crate) fn run() -> ExitCode {
         Some(Command::Mapping(command)) => mapping::run(&ui, command),
         Some(Command::Verify(args)) => verify::run(&ui, args),
         Some(Command::Diff(args)) => diff::run(&ui, args),
+        Some(Command::Explain(args)) => explain::run(&ui, args),
         Some(Command::Inspect(args)) => inspect::run(&ui, args),
         None => convert::run(&ui, &cli.convert),
     };

@@ -9,9 +9,8 @@ use qkvconv::convert::ConvertOptions;
 use qkvconv::diag::{Collector, Diagnostic, Errors};
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::io_error;
-use qkvconv::format::{OpenOptions, without_mark};
+use qkvconv::format::OpenOptions;
 use qkvconv::mapping::select::Selection;
-use qkvconv::provenance::Provenance;
 use qkvconv::recognise::{Selected, select_for};
 use qkvconv::span::Source;
 
@@ -33,7 +32,7 @@ pub(super) fn select_layouts(ui: &Ui, args: &LayoutArgs, source: &Path) -> Resul
 /// Returns what an execution may use.
 pub(super) fn limits(args: &LayoutArgs) -> Limits {
     let default = Limits::default();
-    Limits { threads: args.threads.map_or(default.threads, Into::into), ..default }
+    default.threads(args.threads.map_or(default.threads, Into::into))
 }
 
 /// Reads the mapping files that the user names.
@@ -41,19 +40,17 @@ pub(super) fn read_mappings(files: &MappingFiles) -> Result<Vec<Arc<Source>>, Er
     let mut errors = Collector::default();
     let mut sources = Vec::new();
     for path in &files.mappings {
-        match read_text(path) {
-            Ok(text) => sources.push(Arc::new(Source { name: path.display().to_string(), text })),
-            Err(error) => errors.push(io_error(path, "read the mapping", &error)),
+        match read_mapping(path) {
+            Ok(source) => sources.push(source),
+            Err(failed) => errors.extend(failed),
         }
     }
     errors.finish(sources).map(|(sources, _)| sources)
 }
 
-/// Reads a JSON text; the byte order mark that some editors put before it is no part of it.
-pub(super) fn read_text(path: &Path) -> std::io::Result<String> {
-    let mut text = std::fs::read_to_string(path)?;
-    let mark = text.len() - without_mark(&text).len();
-    Ok(text.split_off(mark))
+/// Reads one mapping file.
+pub(super) fn read_mapping(path: &Path) -> Result<Arc<Source>, Errors> {
+    Source::read(path).map_err(|error| io_error(path, "read the mapping", &error).into())
 }
 
 /// Turns what the user typed into what the library takes.
@@ -70,38 +67,37 @@ pub(super) fn resolve(args: &LayoutArgs) -> Result<ConvertOptions, Errors> {
         Allowed::Bind(allow) => Some(*allow),
         Allowed::Open(_) => None,
     });
-    let bind = BindOptions {
-        axes: args.axes.clone(),
-        provenance: Provenance::default(),
-        recorded: Vec::new(),
-        only,
-        drop,
-        modules,
-        strip_prefix: args.strip_prefix.clone(),
-        add_prefix: args.add_prefix.clone(),
-        tied: args.tied.into(),
-        allow: allow.collect(),
-        dtype: args.dtype.map(Into::into),
-    };
+    let bind = BindOptions::default()
+        .axes(args.axes.clone())
+        .only(only)
+        .drop(drop)
+        .modules(modules)
+        .strip_prefix(args.strip_prefix.clone())
+        .add_prefix(args.add_prefix.clone())
+        .tied(args.tied.into())
+        .allow(allow)
+        .dtype(args.dtype.map(Into::into));
     let allowed = args.allow.iter().filter_map(|allowed| match allowed {
         Allowed::Open(allow) => Some(*allow),
         Allowed::Bind(_) => None,
     });
     let open = open_options(&args.open, &allowed.collect::<Vec<_>>());
-    let (config, trust_layout) = (args.config.clone(), args.trust_layout);
-    let inputs = args.files.mappings.clone();
-    let options = ConvertOptions { open, bind, config, trust_layout, inputs, ..ConvertOptions::default() };
+    let options = ConvertOptions::default()
+        .open(open)
+        .bind(bind)
+        .config(args.config.clone())
+        .trust_layout(args.trust_layout)
+        .inputs(args.files.mappings.clone());
     errors.finish(options).map(|(options, _)| options)
 }
 
 /// Turns what the user typed about opening into what the library takes.
 pub(super) fn open_options(args: &OpenArgs, allow: &[OpenAllow]) -> OpenOptions {
-    OpenOptions {
-        allow_outside_links: allow.contains(&OpenAllow::OutsideLink),
-        root: args.root.clone(),
-        void_as: args.void_as.iter().copied().map(Into::into).collect(),
-        allow_incomplete: allow.contains(&OpenAllow::Incomplete),
-    }
+    OpenOptions::default()
+        .allow_outside_links(allow.contains(&OpenAllow::OutsideLink))
+        .root(args.root.clone())
+        .void_as(args.void_as.iter().copied().map(Into::into))
+        .allow_incomplete(allow.contains(&OpenAllow::Incomplete))
 }
 
 pub(super) fn globs(option: &str, patterns: &[String], errors: &mut Collector) -> Option<GlobSet> {

@@ -3,13 +3,17 @@
 mod attention;
 mod companions;
 mod computed;
+mod options;
 pub(crate) mod random;
 mod resume;
+mod tensor;
+mod verification;
 mod weigh;
 
 pub use attention::Attention;
 use attention::Computation;
 pub use companions::{Companions, WrittenConfig};
+pub use verification::{Verification, VerifyOptions};
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,7 +38,16 @@ use crate::provenance::Provenance;
 use crate::verify::readback::{ReadBack, read_back};
 
 /// What a caller may ask of a conversion beyond the layouts and the source.
+///
+/// ```
+/// use qkvconv::{Allow, BindOptions, ConvertOptions};
+///
+/// let bind = BindOptions::default().axis("h", 12).allow([Allow::Unmatched]);
+/// let options = ConvertOptions::default().bind(bind).trust_layout(true);
+/// assert!(options.bind.allows(Allow::Unmatched) && options.trust_layout);
+/// ```
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct ConvertOptions {
     /// How the source is opened.
     pub open: OpenOptions,
@@ -63,6 +76,7 @@ pub struct ConvertOptions {
 
 /// What is checked of the output before it is published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Verify {
     /// Nothing, neither the output nor whether the weights agree with the source layout.
     None,
@@ -74,6 +88,22 @@ pub enum Verify {
 }
 
 /// A conversion that is planned and proved; nothing is written yet.
+///
+/// ```
+/// use qkvconv::{Conversion, ConvertOptions, Destination, Limits, PublishOptions, Verify, select};
+///
+/// let layouts = select("attention/pytorch-fused", "attention/per-head", &[])?;
+/// let scratch = tempfile::tempdir()?;
+/// let destination = Destination::resolve(&scratch.path().join("out.safetensors"));
+/// let options = ConvertOptions::default().for_destination(&destination)?;
+/// let source = "tests/data/digits/model.safetensors".as_ref();
+/// let conversion = Conversion::prepare(&layouts, source, &options)?;
+/// assert_eq!((conversion.proof.sources, conversion.proof.targets), (43, 118));
+/// let publish = PublishOptions::default();
+/// let done = conversion.run(&destination, publish, Verify::Full, &Limits::default(), &())?;
+/// done.verdict()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Conversion<'a> {
     /// The layouts.
     pub selection: &'a Selection,
@@ -300,6 +330,7 @@ impl<'a> Conversion<'a> {
         limits: &Limits,
         progress: &dyn Progress,
     ) -> Result<Done, Errors> {
+        options::check_resume(self.resume, destination)?;
         let evidence = match verify {
             Verify::None => None,
             _ => self.weigh(limits.threads, progress)?,

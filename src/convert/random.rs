@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Mutex, PoisonError};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::attention::{Computation, Module};
+use super::tensor::Output;
 use crate::catalog::{Catalog, TensorMeta};
 use crate::diag::Errors;
 use crate::dtype::Dtype;
-use crate::exec::{Limits, Placement, ReadAt, WriteAt, execute};
+use crate::exec::{Limits, Placement, ReadAt, execute};
 use crate::mapping::forward::{Forward, stored_name};
 use crate::plan::{Check, Plan, Step, TensorPlan, unit};
-use crate::progress::Progress;
 use crate::random::Random;
 use crate::verify::forward::{Differences, ForwardError, ForwardSide, Weights, compare_module};
 
@@ -237,10 +236,10 @@ pub(crate) fn in_memory(
         placements.push(Placement { file: 0, offset: size });
         size += target.bytes();
     }
-    let output = Output(Mutex::new(vec![0; size as usize]));
+    let output = Output::new(vec![0; size as usize]);
     let limits = Limits { threads: 1, memory };
-    execute(plan, catalog, &Memory(sources), &output, &placements, &limits, &Silent)?;
-    Ok((placements, output.0.into_inner().unwrap_or_else(PoisonError::into_inner)))
+    execute(plan, catalog, &Memory(sources), &output, &placements, &limits, &())?;
+    Ok((placements, output.into_bytes()))
 }
 
 /// Finds a tensor's bytes.
@@ -276,27 +275,5 @@ impl ReadAt for Memory<'_> {
         let bytes = self.0.get(&file).and_then(|bytes| bytes.get(start..start + buffer.len()));
         buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
-    }
-}
-
-/// The output in memory.
-struct Output(Mutex<Vec<u8>>);
-
-impl WriteAt for Output {
-    fn write_all_at(&self, _: usize, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all[offset as usize..][..bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    }
-}
-
-/// Nobody watches.
-struct Silent;
-
-impl Progress for Silent {
-    fn advance(&self, _: u64) {}
-
-    fn cancelled(&self) -> bool {
-        false
     }
 }

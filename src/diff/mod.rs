@@ -45,6 +45,7 @@ use run::{Measured, Pair};
 
 /// What a caller may ask of a comparison.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DiffOptions {
     /// Compare only tensors whose names match.
     pub only: Option<GlobSet>,
@@ -65,6 +66,30 @@ impl Default for DiffOptions {
 }
 
 impl DiffOptions {
+    /// Compares only tensors whose names match.
+    pub fn only(mut self, only: impl Into<Option<GlobSet>>) -> DiffOptions {
+        self.only = only.into();
+        self
+    }
+
+    /// Leaves out tensors whose names match.
+    pub fn drop(mut self, drop: impl Into<Option<GlobSet>>) -> DiffOptions {
+        self.drop = drop.into();
+        self
+    }
+
+    /// Sets the largest absolute difference at which tensors still count as equal.
+    pub fn tolerance(mut self, tolerance: impl Into<Option<f64>>) -> DiffOptions {
+        self.tolerance = tolerance.into();
+        self
+    }
+
+    /// Sets the number of threads, at least 1.
+    pub fn threads(mut self, threads: usize) -> DiffOptions {
+        self.threads = threads;
+        self
+    }
+
     fn takes(&self, key: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only.is_match(key))
             && !self.drop.as_ref().is_some_and(|drop| drop.is_match(key))

@@ -107,6 +107,7 @@ use crate::progress::Progress;
 
 /// How much is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// The most modules of one kind, spread over all.
     pub modules: usize,
@@ -123,6 +124,38 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits { modules: 8, elements: 1 << 19, kinds: 8, threads: 1, seed: 1 }
+    }
+}
+
+impl Limits {
+    /// Sets the most modules of one kind.
+    pub fn modules(mut self, modules: usize) -> Limits {
+        self.modules = modules;
+        self
+    }
+
+    /// Sets the most elements of one tensor.
+    pub fn elements(mut self, elements: usize) -> Limits {
+        self.elements = elements;
+        self
+    }
+
+    /// Sets the most kinds of modules.
+    pub fn kinds(mut self, kinds: usize) -> Limits {
+        self.kinds = kinds;
+        self
+    }
+
+    /// Sets the number of threads.
+    pub fn threads(mut self, threads: usize) -> Limits {
+        self.threads = threads;
+        self
+    }
+
+    /// Sets what the control begins from.
+    pub fn seed(mut self, seed: u64) -> Limits {
+        self.seed = seed;
+        self
     }
 }
 

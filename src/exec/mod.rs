@@ -71,6 +71,7 @@ pub trait WriteAt: Sync {
 
 /// What an execution may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// Threads, at least 1. There are fewer where the memory does not suffice for all.
     pub threads: usize,
@@ -81,6 +82,20 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits { threads: thread::available_parallelism().map_or(1, usize::from), memory: 64 << 20 }
+    }
+}
+
+impl Limits {
+    /// Sets the number of threads, at least 1.
+    pub fn threads(mut self, threads: usize) -> Limits {
+        self.threads = threads;
+        self
+    }
+
+    /// Sets the bytes for the buffers of all threads together.
+    pub fn memory(mut self, bytes: u64) -> Limits {
+        self.memory = bytes;
+        self
     }
 }
 

@@ -85,7 +85,7 @@ impl<'t> Json<'t> {
 
 /// Returns a JSON text without the byte order mark that some editors put before it; it is no part of the JSON
 /// (RFC 8259, section 8.1).
-pub fn without_mark(text: &str) -> &str {
+pub(super) fn without_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 

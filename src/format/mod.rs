@@ -36,7 +36,6 @@ mod store;
 mod tensorflow;
 mod zip;
 
-pub use json::without_mark;
 use part::{Part, PartsReader};
 use pieces::Whole;
 use sniff::Content;
@@ -44,6 +43,7 @@ use store::OpenFile;
 
 /// A file format of checkpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Format {
     /// Hugging Face safetensors.
     #[default]
@@ -122,6 +122,7 @@ impl fmt::Display for Format {
 
 /// What is allowed and known while opening a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OpenOptions {
     /// Whether a file that an index or a folder names may be a symbolic link that leaves the folder, as in
     /// the cache of huggingface_hub (`--allow outside-link`).
@@ -132,6 +133,32 @@ pub struct OpenOptions {
     pub void_as: Vec<Dtype>,
     /// Whether a file that is a part of a checkpoint is read without the others (`--allow incomplete`).
     pub allow_incomplete: bool,
+}
+
+impl OpenOptions {
+    /// Sets whether links may leave the folder (`--allow outside-link`).
+    pub fn allow_outside_links(mut self, allow: bool) -> OpenOptions {
+        self.allow_outside_links = allow;
+        self
+    }
+
+    /// Names the container that holds the weights (`--root`).
+    pub fn root(mut self, root: impl Into<Option<String>>) -> OpenOptions {
+        self.root = root.into();
+        self
+    }
+
+    /// Sets what raw bytes without a type are (`--void-as`).
+    pub fn void_as(mut self, dtypes: impl IntoIterator<Item = Dtype>) -> OpenOptions {
+        self.void_as = dtypes.into_iter().collect();
+        self
+    }
+
+    /// Sets whether a part of a checkpoint is read without the others (`--allow incomplete`).
+    pub fn allow_incomplete(mut self, allow: bool) -> OpenOptions {
+        self.allow_incomplete = allow;
+        self
+    }
 }
 
 /// An open checkpoint: its headers, and its data on request.

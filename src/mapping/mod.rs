@@ -42,6 +42,22 @@ use role::{AxisRole, ParamRole};
 use roles::Roles;
 
 /// A model family: its parameters and the layouts in which checkpoints hold them.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// let text = r#"{ "format": 1, "family": "tiny", "axes": { "h": "heads", "d": "head size", "e": "width" },
+///   "params": { "q.weight": "h d e" },
+///   "layouts": { "rows":    { "tensors": { "{*m}.q.weight": "q.weight: (h d) e" } },
+///                "columns": { "tensors": { "{*m}.q.kernel": "q.weight: e (h d)" } } } }"#;
+/// let source = Arc::new(qkvconv::Source { name: "tiny.json".into(), text: text.into() });
+/// let mapping = qkvconv::read_mapping(&source)?;
+/// assert_eq!((mapping.family.as_str(), mapping.params["q.weight"].axes.join(" ")), ("tiny", "h d e".into()));
+/// // Given to `select`, its layouts convert into each other.
+/// let layouts = qkvconv::select("tiny/rows", "tiny/columns", &[source])?;
+/// assert_eq!(layouts.target().rules[0].expr.to_string(), "q.weight: e (h d)");
+/// # Ok::<(), qkvconv::Errors>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Mapping {
     /// The family's name.
@@ -130,6 +146,13 @@ impl Param {
 }
 
 /// One arrangement of the family's parameters.
+///
+/// ```
+/// let family = qkvconv::mapping::builtin::family("attention").expect("a built-in family");
+/// let layout = &family.layouts["neox"];
+/// assert_eq!(layout.rules[0].template.to_string(), "{*m}.query_key_value.weight");
+/// assert_eq!(layout.rules[0].expr.to_string(), "(h (q.weight: d + k.weight: d + v.weight: dv)) e");
+/// ```
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// Its name.

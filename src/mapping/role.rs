@@ -4,6 +4,7 @@ use super::forward::Part;
 
 /// What an axis is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum AxisRole {
     /// Layers, or blocks.
     Layers,
@@ -100,6 +101,7 @@ impl AxisRole {
 
 /// What a parameter is. A weight and its bias have the same role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum ParamRole {
     /// The projection of queries.
     Q,

@@ -8,6 +8,12 @@ use crate::diag::{Collector, Diagnostic, Errors, nearest};
 use crate::span::Source;
 
 /// A mapping and the two layouts between which to convert.
+///
+/// ```
+/// let selection = qkvconv::select("llama/hf", "llama/meta", &[])?;
+/// assert_eq!((selection.mapping().family.as_str(), selection.target().name.as_str()), ("llama", "meta"));
+/// # Ok::<(), qkvconv::Errors>(())
+/// ```
 #[derive(Debug)]
 pub struct Selection {
     mapping: Mapping,

@@ -18,6 +18,21 @@ use crate::dtype::Dtype;
 use crate::span::Span;
 
 /// Everything that will happen, decided before the first weight is read.
+///
+/// ```
+/// use qkvconv::plan::{Step, ValueOp};
+/// use qkvconv::{Conversion, ConvertOptions, select};
+///
+/// let layouts = select("attention/pytorch-fused", "attention/separate", &[])?;
+/// let source = "tests/data/digits".as_ref();
+/// let conversion = Conversion::prepare(&layouts, source, &ConvertOptions::default())?;
+/// let key = "encoder.layers.0.self_attn.k_proj.weight";
+/// let target = conversion.plan.targets.iter().find(|target| target.key == key).expect("planned");
+/// // The keys are the second of three equal parts: 60 rows of 60, copied at once.
+/// let [Step::Copy(copy)] = &target.steps[..] else { panic!("one copy") };
+/// assert_eq!((copy.source_offset, copy.elements(), copy.value), (60 * 60, 60 * 60, ValueOp::Bits));
+/// # Ok::<(), qkvconv::Errors>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The target tensors, in the order in which the output holds them.
@@ -97,8 +112,9 @@ pub enum Step {
 /// A strided copy between one source tensor and the target tensor.
 ///
 /// All offsets and steps count *units*: elements, or bytes for a type whose elements share bytes (the planner refuses a
-/// cut inside a block). The source's count from the first element of the source tensor as stored in its file. Loops come outermost first, sorted by descending target step; each target step is at least the extent of the
-/// loops inside it, so the target positions of a copy ascend in loop order.
+/// cut inside a block). The source's count from the first element of the source tensor as stored in its file. Loops come
+/// outermost first, sorted by descending target step; each target step is at least the extent of the loops inside it, so
+/// the target positions of a copy ascend in loop order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StridedCopy {
     /// The source tensor, an index into [`crate::catalog::Catalog::tensors`].
@@ -120,14 +136,14 @@ pub struct StridedCopy {
 pub struct Loop {
     /// How many times, at least 2.
     pub count: u64,
-    /// The distance between neighbours in the source, in elements; 0 repeats.
+    /// The distance between neighbours in the source, in units; 0 repeats.
     pub source_step: u64,
-    /// The distance between neighbours in the target, in elements.
+    /// The distance between neighbours in the target, in units.
     pub target_step: u64,
 }
 
 impl StridedCopy {
-    /// Returns the number of target elements that it writes.
+    /// Returns the number of units of the target that it writes.
     pub fn elements(&self) -> u64 {
         self.loops.iter().map(|l| l.count).product()
     }
@@ -151,12 +167,12 @@ pub enum ValueOp {
     },
 }
 
-/// A strided set of elements of one tensor.
+/// A strided set of units of one tensor, which are elements, or bytes for a type whose elements share bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Region {
-    /// The first element.
+    /// The first unit, counted from the first of the tensor.
     pub offset: u64,
-    /// Loops as (count, step in elements), outermost first, steps descending.
+    /// Loops as (count, step in units), outermost first, steps descending.
     pub loops: Vec<(u64, u64)>,
 }
 

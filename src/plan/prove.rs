@@ -81,7 +81,7 @@ fn fault(message: &str, key: &str) -> Diagnostic {
         .tensor(key)
         .expected("every element once")
         .found("elements that no step or more than one step holds")
-        .help("the two layouts' rules overlap or leave a part out; `--dry-run --verbose` shows the steps")
+        .help("the two layouts' rules overlap or leave a part out; `qkvconv mapping check FILE` tells where")
 }
 
 fn units(dtype: Dtype, elements: u64) -> u64 {

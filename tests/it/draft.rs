@@ -37,7 +37,7 @@ fn every_family_s_models_convert_to_themselves() {
         let names = Names { family: "f".into(), layout: "original".into(), source: "in.safetensors".into() };
         let drafted = draft(&list, &[], &names).unwrap_or_else(|errors| panic!("{name}: {errors}"));
         let target = folder.join("out.safetensors");
-        let options = ConvertOptions { bind: BindOptions::default(), ..ConvertOptions::default() };
+        let options = ConvertOptions::default().bind(BindOptions::default());
         convert(Some(&drafted.text), ("f/original", "f/original"), &source, &target, &options)
             .unwrap_or_else(|errors| panic!("{name}: {errors}"));
         assert!(read(&target) == model, "{name}");

@@ -46,8 +46,8 @@ fn store(dtype: Dtype, tensors: &BTreeMap<String, Grid>) -> Memory {
 }
 
 fn weigh(layouts: &Selection, reader: &Memory, axes: &[(&str, u64)]) -> Evidence {
-    let axes = axes.iter().map(|(name, size)| ((*name).to_owned(), *size)).collect();
-    let options = BindOptions { axes, ..BindOptions::default() };
+    let axes = axes.iter().map(|(name, size)| ((*name).to_owned(), *size));
+    let options = BindOptions::default().axes(axes);
     let mapping = layouts.mapping();
     let bound = bind(mapping, layouts.source(), layouts.target(), &reader.catalog, &options)
         .unwrap_or_else(|errors| panic!("{errors}"));
@@ -422,18 +422,16 @@ fn many_modules_and_wide_ones_are_sampled() {
     let mut random = Random(2);
     let tensors = layers(7, |_| trained(GROUPED, 90, 0.6, &mut random).torch(3, QKV));
     let reader = store(Dtype::F32, &tensors);
-    let options = BindOptions {
-        axes: axes(GROUPED).map(|(name, size)| (name.to_owned(), size)).to_vec(),
-        ..BindOptions::default()
-    };
+    let options =
+        BindOptions::default().axes(axes(GROUPED).map(|(name, size)| (name.to_owned(), size)).to_vec());
     let bound = bind(layouts.mapping(), layouts.source(), layouts.target(), &reader.catalog, &options)
         .expect("binds");
     // 111 rows, of each 40 elements.
-    let limits = Limits { modules: 3, elements: 111 * 41, threads: 2, ..Limits::default() };
+    let limits = Limits::default().modules(3).elements(111 * 41).threads(2);
     let evidence = examine(&reader, &bound, &limits, &Nobody).expect("readable");
     assert_eq!((evidence.questions[0].sample, evidence.left_out), ((111, 40, 90), 4));
     assert_eq!(contradiction(&evidence), "(g (q + k + v))");
-    let again = examine(&reader, &bound, &Limits { threads: 1, ..limits }, &Nobody).expect("readable");
+    let again = examine(&reader, &bound, &limits.threads(1), &Nobody).expect("readable");
     assert_eq!(again, evidence);
 }
 

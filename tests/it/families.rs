@@ -107,12 +107,12 @@ fn convert(
 ) -> Result<Uncomputed, Errors> {
     let name = |layout: &str| format!("{}/{layout}", model.mapping);
     let selection = select(&name(from), &name(to), mapping)?;
-    let axes = model.axes.iter().map(|(axis, size)| (axis.clone(), *size)).collect();
-    let bind = BindOptions { axes, ..BindOptions::default() };
-    let options = ConvertOptions { bind, companions: true, ..ConvertOptions::default() };
+    let axes = model.axes.iter().map(|(axis, size)| (axis.clone(), *size));
+    let bind = BindOptions::default().axes(axes);
+    let options = ConvertOptions::default().bind(bind).companions(true);
     let conversion = Conversion::prepare(&selection, source, &options)?;
-    let limits = Limits { threads: 1, ..Limits::default() };
-    let publish = PublishOptions { force: true, sync: false };
+    let limits = Limits::default().threads(1);
+    let publish = PublishOptions::default().force(true);
     let destination = Destination::Folder(target.to_owned());
     let done = conversion.run(&destination, publish, Verify::Full, &limits, &Nobody)?;
     done.verdict()?;

@@ -14,7 +14,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn holds(name: &str, root: Option<&str>) {
-    let options = OpenOptions { root: root.map(str::to_owned), ..OpenOptions::default() };
+    let options = OpenOptions::default().root(root.map(str::to_owned));
     assert_holds(&fixture(name), &options, &fixture(&format!("{name}.expected.safetensors")));
 }
 
@@ -90,7 +90,7 @@ fn data_that_lie_there_as_they_are_are_read_in_place() {
 
 #[test]
 fn layers_and_weights_come_in_the_order_of_the_attributes() {
-    let options = OpenOptions { root: Some("model_weights".to_owned()), ..OpenOptions::default() };
+    let options = OpenOptions::default().root(Some("model_weights".to_owned()));
     let legacy = open(&fixture("legacy.h5"), &options).expect("opens");
     assert_eq!(
         keys(&*legacy),
@@ -107,7 +107,7 @@ fn the_optimizer_of_a_model_is_no_weight() {
     let model = opened("model.keras");
     let warnings = format!("{:?}", model.catalog().warnings);
     assert!(warnings.contains("`optimizer` (the optimizer's state, 2 tensors)"), "{warnings}");
-    let options = OpenOptions { root: Some("optimizer".to_owned()), ..OpenOptions::default() };
+    let options = OpenOptions::default().root(Some("optimizer".to_owned()));
     assert_eq!(open(&fixture("model.keras"), &options).expect("opens").catalog().tensors.len(), 2);
 }
 
@@ -122,7 +122,7 @@ fn complex_numbers_and_bytes_without_a_type() {
     for said in ["format/opaque-dtype", "\"bf16\"", "--void-as bf16", "\"f8\"", "--void-as f8-e4m3"] {
         assert!(text.contains(said), "{said}: {text}");
     }
-    let options = |void_as: &[Dtype]| OpenOptions { void_as: void_as.to_vec(), ..OpenOptions::default() };
+    let options = |void_as: &[Dtype]| OpenOptions::default().void_as(void_as.to_vec());
     assert!(!refused("opaque.h5", &options(&[Dtype::BF16])).contains("\"bf16\""));
     let opaque = open(&fixture("opaque.h5"), &options(&[Dtype::F8E4M3, Dtype::BF16])).expect("opens");
     assert_eq!(bytes(&*opaque, "bf16"), [0x80, 0x3f, 0x20, 0xc0]);
@@ -186,8 +186,7 @@ fn what_is_written_is_read_again_in_order() {
 
 /// Opens a file and reads all of its tensors, up to 64 MiB each; whatever it holds, this must come to an end.
 fn exhaust(path: &Path) -> bool {
-    let options =
-        OpenOptions { root: None, void_as: vec![Dtype::BF16, Dtype::F8E4M3], ..OpenOptions::default() };
+    let options = OpenOptions::default().void_as(vec![Dtype::BF16, Dtype::F8E4M3]);
     let Ok(reader) = open(path, &options) else { return false };
     for tensor in &reader.catalog().tensors {
         let mut buffer = vec![0; tensor.bytes().min(1 << 26) as usize];
@@ -255,7 +254,7 @@ fn a_link_that_leads_nowhere_is_an_error() {
         assert!(text.contains(said), "{said}: {text}");
     }
     assert!(!text.contains("tensors: [\"w\"]"), "{text}");
-    let options = OpenOptions { allow_outside_links: true, ..OpenOptions::default() };
+    let options = OpenOptions::default().allow_outside_links(true);
     assert!(!refused("links_nowhere.h5", &options).contains("leaves the folder"));
 }
 

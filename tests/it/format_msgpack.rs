@@ -11,7 +11,7 @@ fn data(name: &str) -> PathBuf {
 }
 
 fn holds(name: &str, root: Option<&str>) {
-    let options = OpenOptions { root: root.map(str::to_owned), ..OpenOptions::default() };
+    let options = OpenOptions::default().root(root.map(str::to_owned));
     assert_holds(&data(&format!("{name}.msgpack")), &options, &data(&format!("{name}.expected.safetensors")));
 }
 

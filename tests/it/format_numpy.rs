@@ -41,7 +41,7 @@ fn arrays_as_they_lie_are_read_in_place() {
 #[test]
 fn bfloat16_and_float8_are_named_by_the_user() {
     let void_as = vec![Dtype::BF16, Dtype::F8E4M3];
-    let options = OpenOptions { void_as, ..OpenOptions::default() };
+    let options = OpenOptions::default().void_as(void_as);
     assert_holds(&fixture("half.npz"), &options, &fixture("half.expected.safetensors"));
     let text = format!("{:?}", kit::wrong(&open(&fixture("half.npz"), &OpenOptions::default())));
     for said in ["`<V2`", "`<V1`", "--void-as bf16", "--void-as f8-e4m3", "\"w\"", "\"columns\""] {

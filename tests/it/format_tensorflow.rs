@@ -73,7 +73,7 @@ fn a_root_is_a_path_of_objects() {
         .collect();
     assert_eq!(part.len(), 2);
     let expected = folder.tensors("part.safetensors", &part);
-    let options = OpenOptions { root: Some(root.to_owned()), ..OpenOptions::default() };
+    let options = OpenOptions::default().root(Some(root.to_owned()));
     assert_holds(&data("layers"), &options, &expected);
 }
 

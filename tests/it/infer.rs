@@ -23,7 +23,7 @@ use crate::stored::{elements, only_file};
 type Contents = BTreeMap<String, (String, Vec<u64>, Vec<u8>)>;
 
 fn contents(path: &Path, root: Option<&str>) -> Contents {
-    let options = OpenOptions { root: root.map(str::to_owned), ..OpenOptions::default() };
+    let options = OpenOptions::default().root(root.map(str::to_owned));
     let reader = open(path, &options).unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
     let read = |tensor: &qkvconv::catalog::TensorMeta| {
         let bytes = elements(&*reader, tensor);
@@ -40,18 +40,16 @@ fn convert(
     mapping: &[Arc<Source>],
 ) -> Result<(), Errors> {
     let selection = select(from, to, mapping)?;
-    let bind = BindOptions { axes: axes.to_vec(), ..BindOptions::default() };
-    let open = OpenOptions { root: root.map(str::to_owned), ..OpenOptions::default() };
-    let options = ConvertOptions {
-        open,
-        bind,
-        companions: root.is_none() && source.is_dir(),
-        trust_layout: true,
-        ..ConvertOptions::default()
-    };
+    let bind = BindOptions::default().axes(axes.to_vec());
+    let open = OpenOptions::default().root(root.map(str::to_owned));
+    let options = ConvertOptions::default()
+        .open(open)
+        .bind(bind)
+        .companions(root.is_none() && source.is_dir())
+        .trust_layout(true);
     let conversion = Conversion::prepare(&selection, source, &options)?;
-    let limits = Limits { threads: 1, ..Limits::default() };
-    let publish = PublishOptions { force: true, sync: false };
+    let limits = Limits::default().threads(1);
+    let publish = PublishOptions::default().force(true);
     conversion.run(&Destination::Folder(target.to_owned()), publish, Verify::None, &limits, &Nobody)?;
     Ok(())
 }
@@ -60,14 +58,14 @@ fn convert(
 type Place<'a> = (&'a Path, Option<&'a str>);
 
 fn side((path, root): Place<'_>, layout: &str) -> Side {
-    let open = OpenOptions { root: root.map(str::to_owned), ..OpenOptions::default() };
+    let open = OpenOptions::default().root(root.map(str::to_owned));
     let provenance = Provenance::read(path, None, []).expect("configs");
     let config = provenance.within(None, &[]).config().cloned();
     Side { path: path.to_owned(), open, config, layout: layout.to_owned() }
 }
 
 fn inferred(source: Place<'_>, target: Place<'_>) -> Result<Inferred, Errors> {
-    let limits = Limits { threads: 1, ..Limits::default() };
+    let limits = Limits::default().threads(1);
     infer("inferred", &side(source, "source"), &side(target, "target"), &limits, &Nobody)
 }
 

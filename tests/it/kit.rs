@@ -321,8 +321,8 @@ pub(crate) fn convert(
     let files = mapping.map(source_of).into_iter().collect::<Vec<_>>();
     let selection = select(&name(from), &name(to), &files)?;
     let conversion = Conversion::prepare(&selection, source, options)?;
-    let limits = Limits { threads: 1, ..Limits::default() };
-    let publish = PublishOptions { force: true, sync: false };
+    let limits = Limits::default().threads(1);
+    let publish = PublishOptions::default().force(true);
     let destination = Destination::resolve(destination);
     conversion.run(&destination, publish, Verify::Readback, &limits, &Nobody)?.verdict()
 }

@@ -429,11 +429,7 @@ fn plain_models() -> Vec<Plain> {
         let provenance = config.map(Provenance::from).unwrap_or_default();
         let files = vec![(PathBuf::from("model.safetensors"), 0)];
         let catalog = Catalog::new("model.safetensors".into(), files, tensors.collect());
-        Plain {
-            name,
-            catalog,
-            options: BindOptions { axes: axes.into_iter().collect(), provenance, ..BindOptions::default() },
-        }
+        Plain { name, catalog, options: BindOptions::default().axes(axes).provenance(provenance) }
     };
     let mut models: Vec<Plain> = model_files().into_iter().map(family).collect();
     let folder = kit::root().join("tests/oracles");
@@ -445,7 +441,7 @@ fn plain_models() -> Vec<Plain> {
             }
             let roots = [None, Some("model"), Some("state_dict"), Some("params"), Some("optimizer/target")];
             let opened = roots.iter().find_map(|root| {
-                let options = OpenOptions { root: root.map(str::to_owned), ..OpenOptions::default() };
+                let options = OpenOptions::default().root(root.map(str::to_owned));
                 open(&crate::stored::only_file(path.clone()), &options).ok()
             });
             let reader = opened.unwrap_or_else(|| panic!("{name}/{side} is not read"));
@@ -457,7 +453,7 @@ fn plain_models() -> Vec<Plain> {
             models.push(Plain {
                 name: format!("{name}/{side}"),
                 catalog,
-                options: BindOptions { provenance, ..BindOptions::default() },
+                options: BindOptions::default().provenance(provenance),
             });
         }
     }

@@ -19,6 +19,7 @@ mod format_numpy;
 mod format_pytorch;
 mod format_tensorflow;
 mod framework_names;
+mod front_door;
 mod guard;
 mod guide;
 mod infer;

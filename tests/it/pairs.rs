@@ -391,7 +391,7 @@ fn model(layout: &str, sizes: Sizes, dtype: &'static str, biases: Biases) -> Ten
 fn options(sizes: Sizes) -> ConvertOptions {
     let axes = [("h", sizes.h()), ("g", sizes.g), ("d", sizes.d), ("dv", sizes.dv)];
     let axes = axes.map(|(axis, size)| (axis.to_owned(), size as u64)).to_vec();
-    ConvertOptions { bind: BindOptions { axes, ..BindOptions::default() }, ..ConvertOptions::default() }
+    ConvertOptions::default().bind(BindOptions::default().axes(axes))
 }
 
 /// Converts each layout to each and back.

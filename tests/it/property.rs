@@ -608,13 +608,11 @@ fn check(Stream(stream): &Stream, give_sizes: bool) -> Result<(), TestCaseError>
     let folder = Folder::new();
     let [a, b] = family.layouts.each_ref().map(|layout| family.store(layout, &modules));
     let (in_a, in_b) = (folder.tensors("a.safetensors", &a), folder.tensors("b.safetensors", &b));
-    let options = ConvertOptions {
-        bind: BindOptions {
-            axes: if give_sizes { family.sizes.clone().into_iter().collect() } else { Vec::new() },
-            ..BindOptions::default()
-        },
-        ..ConvertOptions::default()
-    };
+    let options = ConvertOptions::default().bind(BindOptions::default().axes(if give_sizes {
+        family.sizes.clone().into_iter().collect::<Vec<_>>()
+    } else {
+        Vec::new()
+    }));
     for (from, to, source, expected) in [("a", "b", in_a, b), ("b", "a", in_b, a)] {
         let made = folder.join("out.safetensors");
         match kit::convert(Some(&mapping), (from, to), &source, &made, &options) {

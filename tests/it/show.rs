@@ -146,7 +146,7 @@ fn models() -> Vec<Model> {
             layout: model["layout"].as_str().expect("a layout").to_owned(),
             layouts: serde_json::from_value(model["layouts"].clone()).expect("layouts"),
             catalog: Catalog::new("model.safetensors".into(), files, tensors),
-            options: BindOptions { axes: axes.into_iter().collect(), provenance, ..BindOptions::default() },
+            options: BindOptions::default().axes(axes).provenance(provenance),
         }
     };
     model_files().into_iter().map(read).collect()

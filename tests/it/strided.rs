@@ -132,9 +132,9 @@ fn convert(
         resume,
         inputs: Vec::new(),
     };
-    let publish = PublishOptions { force: true, sync: false };
+    let publish = PublishOptions::default().force(true);
     let destination = Destination::resolve(destination);
-    let limits = Limits { threads: 2, ..Limits::default() };
+    let limits = Limits::default().threads(2);
     let done = conversion.run(&destination, publish, Verify::Full, &limits, &Nobody)?;
     done.verdict()?;
     let attention = done.checked.and_then(|checked| checked.attention).expect("computed");
@@ -180,13 +180,11 @@ const LAYOUTS: [&str; 8] =
 fn options(dtype: Option<Dtype>) -> BindOptions {
     let axes = [("h", 6), ("g", 2), ("d", 4), ("dv", 5), ("u", 0)];
     let glob = Glob::new("dropped").expect("a pattern");
-    BindOptions {
-        axes: axes.map(|(axis, size)| (axis.to_owned(), size)).to_vec(),
-        allow: vec![Allow::Unmatched],
-        drop: Some(GlobSet::builder().add(glob).build().expect("a set")),
-        dtype,
-        ..BindOptions::default()
-    }
+    BindOptions::default()
+        .axes(axes.map(|(axis, size)| (axis.to_owned(), size)).to_vec())
+        .allow(vec![Allow::Unmatched])
+        .drop(Some(GlobSet::builder().add(glob).build().expect("a set")))
+        .dtype(dtype)
 }
 
 proptest! {
@@ -203,12 +201,12 @@ proptest! {
         let model = model(&mut choices, flat);
         write(&folder.join("model.safetensors"), &model, &[]);
         let plain = |pair, source: &str, target: &str, bind: BindOptions| {
-            let options = ConvertOptions { bind, trust_layout: true, ..ConvertOptions::default() };
+            let options = ConvertOptions::default().bind(bind).trust_layout(true);
             let pair: (&str, &str) = pair;
             kit::convert(None, pair, &folder.join(source), &folder.join(target), &options)
         };
         // The source as its layout has it, with what a rule takes, what passes through and what is dropped.
-        let keep = BindOptions { drop: None, ..options(None) };
+        let keep = options(None).drop(None::<GlobSet>);
         plain(("separate", from), "model.safetensors", "source.safetensors", keep).expect("converts");
         plain((from, to), "source.safetensors", "expected.safetensors", options(dtype)).expect("converts");
         let source = stored(&read(&folder.join("source.safetensors")), &folder.join("source.safetensors"), &mut choices);
@@ -232,8 +230,8 @@ fn views_of_pytorch_convert_as_their_values_do() {
             "y": { "tensors": { "joined": "b (w: a + v: c)" } },
         }),
     );
-    let bind = BindOptions { allow: vec![Allow::Unmatched], tied: Tied::Duplicate, ..BindOptions::default() };
-    let options = ConvertOptions { bind, ..ConvertOptions::default() };
+    let bind = BindOptions::default().allow(vec![Allow::Unmatched]).tied(Tied::Duplicate);
+    let options = ConvertOptions::default().bind(bind);
     let folder = Folder::new();
     let converted = |source: &str| {
         let target = folder.join("out.safetensors");

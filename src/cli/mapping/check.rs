@@ -22,7 +22,7 @@ use serde_json::Value;
 use crate::cli::Exit;
 use crate::cli::args::{OpenAllow, OpenArgs, axis_size};
 use crate::cli::progress::{Bar, catch_interrupts};
-use crate::cli::source::{open_options, read_text};
+use crate::cli::source::{open_options, read_mapping};
 use crate::cli::ui::Ui;
 
 /// The most bytes of a JSON list or of a header that are read.
@@ -94,11 +94,11 @@ fn check_all(ui: &Ui, args: &CheckArgs) -> Result<(), Errors> {
             let error = error.found(format!("{} mapping files", args.files.len()));
             return Err(error.help("name one of them").into());
         };
-        return check_against(ui, args, &read_source(file)?, checkpoint);
+        return check_against(ui, args, &read_mapping(file)?, checkpoint);
     }
     let mut documents = Vec::new();
     for file in &args.files {
-        let done = read_source(file).and_then(|source| check_file(ui, args, &source, &mut documents));
+        let done = read_mapping(file).and_then(|source| check_file(ui, args, &source, &mut documents));
         if let Err(other) = done {
             errors.extend(other);
         }
@@ -110,13 +110,6 @@ fn check_all(ui: &Ui, args: &CheckArgs) -> Result<(), Errors> {
         all => ui.document(&format!("{:#}", Value::Array(all.to_vec()))),
     }
     errors.finish(()).map(|_| ())
-}
-
-fn read_source(file: &Path) -> Result<Arc<Source>, Errors> {
-    match read_text(file) {
-        Ok(text) => Ok(Arc::new(Source { name: file.display().to_string(), text })),
-        Err(error) => Err(io_error(file, "read the mapping", &error).into()),
-    }
 }
 
 /// Checks a file; with --json the report joins `documents`.
@@ -207,8 +200,7 @@ fn check_against(ui: &Ui, args: &CheckArgs, source: &Arc<Source>, checkpoint: &P
     provenance.add_inside(&catalog);
     let mut coverages: Vec<Coverage> = Vec::new();
     for layout in chosen {
-        let options =
-            BindOptions { axes: args.axes.clone(), provenance: provenance.clone(), ..BindOptions::default() };
+        let options = BindOptions::default().axes(args.axes.clone()).provenance(provenance.clone());
         coverages.push(cover(&mapping, layout, &catalog, &options));
     }
     coverages.sort_by_key(Coverage::rank);

@@ -7,10 +7,11 @@ use qkvconv::diag::{Diagnostic, Errors};
 use qkvconv::draft::{Draft, Names, draft, from_list, listed};
 use qkvconv::exec::publish::{Existing, Guard};
 use qkvconv::format::open;
+use qkvconv::span::Source;
 
 use crate::cli::Exit;
 use crate::cli::args::{OpenAllow, OpenArgs};
-use crate::cli::source::{open_options, read_text};
+use crate::cli::source::open_options;
 use crate::cli::ui::Ui;
 
 /// Names of checkpoints that say nothing of the model; the folder's name then does.
@@ -91,7 +92,7 @@ fn make(ui: &Ui, args: &DraftArgs) -> Result<(), Errors> {
 fn list(path: &Path) -> Option<Vec<qkvconv::draft::Tensor>> {
     // Anything else may be large: only headers of it are read.
     path.extension().filter(|ending| *ending == "json")?;
-    from_list(&read_text(path).ok()?)
+    from_list(&Source::read(path).ok()?.text)
 }
 
 /// Returns a name for the family: the checkpoint's, or its folder's where that says nothing.

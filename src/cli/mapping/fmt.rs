@@ -1,16 +1,14 @@
 //! `qkvconv mapping fmt`
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::Args;
 use qkvconv::diag::{Collector, Errors};
-use qkvconv::exec::publish::{Existing, Guard, io_error};
+use qkvconv::exec::publish::{Existing, Guard};
 use qkvconv::mapping::print::print;
-use qkvconv::span::Source;
 
 use crate::cli::Exit;
-use crate::cli::source::read_text;
+use crate::cli::source::read_mapping;
 use crate::cli::ui::Ui;
 
 /// What to do.
@@ -63,8 +61,7 @@ pub(super) fn run(ui: &Ui, args: &FmtArgs) -> Exit {
 
 /// Returns the text that a file is to have, where it has another.
 fn changed(path: &Path) -> Result<Option<String>, Errors> {
-    let text = read_text(path).map_err(|error| Errors::from(io_error(path, "read the mapping", &error)))?;
-    let source = Arc::new(Source { name: path.display().to_string(), text });
+    let source = read_mapping(path)?;
     let printed = print(&source)?;
     Ok((printed != source.text).then_some(printed))
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use qkvconv::diag::{Diagnostic, Errors};
 use qkvconv::exec::Limits;
-use qkvconv::exec::publish::{Existing, Guard, io_error};
+use qkvconv::exec::publish::{Existing, Guard};
 use qkvconv::fold::fold_keys;
 use qkvconv::infer::{Inferred, Side, infer, merge};
 use qkvconv::provenance::Provenance;
@@ -14,7 +14,7 @@ use qkvconv::provenance::Provenance;
 use crate::cli::Exit;
 use crate::cli::args::{OpenAllow, OpenArgs};
 use crate::cli::progress::{Bar, catch_interrupts};
-use crate::cli::source::{open_options, read_text};
+use crate::cli::source::{open_options, read_mapping};
 use crate::cli::ui::Ui;
 
 /// What to infer from, and where to write it.
@@ -113,8 +113,7 @@ fn infer_from(ui: &Ui, args: &InferArgs) -> Result<Exit, Errors> {
     let (output, before) = match (&args.output, &args.into) {
         (Some(path), _) => (Some(guard.open("the mapping", path, ANOTHER)?), None),
         (None, Some(path)) => {
-            let text =
-                read_text(path).map_err(|error| Errors::from(io_error(path, "read the mapping", &error)))?;
+            let text = read_mapping(path)?.text.clone();
             (Some(guard.open("the mapping", path, Existing::Replaced)?), Some(text))
         }
         (None, None) => (None, None),

@@ -83,11 +83,26 @@ impl Destination {
 
 /// How to publish.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PublishOptions {
     /// Whether to replace what is there (`--force`).
     pub force: bool,
     /// Whether to wait until the files are on the disk, so that they survive a power failure.
     pub sync: bool,
+}
+
+impl PublishOptions {
+    /// Sets whether to replace what is there.
+    pub fn force(mut self, force: bool) -> PublishOptions {
+        self.force = force;
+        self
+    }
+
+    /// Sets whether to wait until the files are on the disk.
+    pub fn sync(mut self, sync: bool) -> PublishOptions {
+        self.sync = sync;
+        self
+    }
 }
 
 /// A file in the making.

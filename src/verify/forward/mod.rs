@@ -32,6 +32,7 @@ pub(crate) struct Heads {
 
 /// Why a module could not be computed.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum ForwardError {
     /// The size of an axis is not known.
     Open(String),
