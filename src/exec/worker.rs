@@ -1,11 +1,9 @@
 //! One thread's work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::io;
 use std::ops::Range;
-
-use rustc_hash::FxHashMap;
 
 use super::buffer::Buffer;
 use super::check::{self, Unmet};
@@ -134,7 +132,7 @@ impl<'a> Worker<'a> {
     fn group(&mut self, targets: &Range<usize>) -> Result<(), Errors> {
         let mut length = 0;
         let mut pieces: Vec<Piece<'_>> = Vec::new();
-        let mut wanted: FxHashMap<usize, u64> = FxHashMap::default();
+        let mut wanted: HashMap<usize, u64> = HashMap::default();
         for target in targets.clone() {
             let tensor = &self.run.plan.targets[target];
             let place = length / tensor.unit();

@@ -1,9 +1,8 @@
 //! What can be wrong with a mapping before any checkpoint is seen.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use indexmap::IndexMap;
-use rustc_hash::FxHashMap;
 
 use super::read::{Unread, declared, unknown_param};
 use super::{Axis, Layout, Mapping, Needed, Rule, cover, exclude_each_other};
@@ -103,7 +102,7 @@ fn check_layout(mapping: &Mapping, layout: &Layout, errors: &mut Collector) {
             }
         }
     }
-    let mut by_names: FxHashMap<_, Vec<&Rule>> = FxHashMap::default();
+    let mut by_names: HashMap<_, Vec<&Rule>> = HashMap::default();
     for rule in &layout.rules {
         let before = by_names.entry((&rule.template.file, &rule.template.key)).or_default();
         for other in before.iter().filter(|other| !exclude_each_other(&rule.when, &other.when)) {
