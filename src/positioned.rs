@@ -98,7 +98,8 @@ fn most() -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
     *MOST.get_or_init(|| {
         #[cfg(target_os = "linux")]
-        let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        let allowed =
+            rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
         #[cfg(not(target_os = "linux"))]
         let allowed = 256;
         usize::try_from(allowed / 4).unwrap_or(usize::MAX).clamp(4, 512)
@@ -129,7 +130,8 @@ impl Handle {
         if let Some(file) = &*held {
             return Ok(Arc::clone(file));
         }
-        let replaced = || io::Error::other("another file is there, or its content changed, since it was opened");
+        let replaced =
+            || io::Error::other("another file is there, or its content changed, since it was opened");
         // A pipe that took its place would be waited for.
         if !std::fs::metadata(&slot.path)?.is_file() {
             return Err(replaced());

@@ -236,9 +236,17 @@ impl<'a> Worker<'a> {
                     io::ErrorKind::QuotaExceeded => {
                         format!("cannot write the output, the quota is used up: {error}")
                     }
+                    io::ErrorKind::FileTooLarge => {
+                        format!("cannot write the output, a file may not grow so large: {error}")
+                    }
                     _ => format!("cannot write the output: {error}"),
                 };
-                Diagnostic::error("exec/write", message).tensor(&self.run.plan.targets[target].key)
+                let diagnostic =
+                    Diagnostic::error("exec/write", message).tensor(&self.run.plan.targets[target].key);
+                match error.kind() {
+                    io::ErrorKind::FileTooLarge => diagnostic.help(super::publish::LARGER_FILES),
+                    _ => diagnostic,
+                }
             })?;
             (from, place) = (from + length, place + length);
         }

@@ -58,7 +58,12 @@ impl OpenFile {
     pub(crate) fn stamp(&self) -> String {
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         #[cfg(unix)]
-        let inode = self.file.file().and_then(|file| file.metadata()).ok().map(|data| std::os::unix::fs::MetadataExt::ino(&data));
+        let inode = self
+            .file
+            .file()
+            .and_then(|file| file.metadata())
+            .ok()
+            .map(|data| std::os::unix::fs::MetadataExt::ino(&data));
         #[cfg(not(unix))]
         let inode: Option<u64> = None;
         format!("{path:?} {} {:?} {inode:?}", self.size, self.modified)
@@ -67,7 +72,11 @@ impl OpenFile {
     /// Checks that the file is still the one that was opened.
     pub(crate) fn unchanged(&self) -> Result<(), Errors> {
         // The handle, not the path: a file that was replaced is still read whole through its handle.
-        let now = self.file.file().and_then(|file| file.metadata()).map_err(|error| io_error(&self.path, "look at it again", &error))?;
+        let now = self
+            .file
+            .file()
+            .and_then(|file| file.metadata())
+            .map_err(|error| io_error(&self.path, "look at it again", &error))?;
         if now.len() == self.size && now.modified().ok() == self.modified {
             return Ok(());
         }
@@ -265,7 +274,8 @@ impl Store for Spool {
         let first = self.tensors.partition_point(|tensor| tensor.begin + tensor.length <= offset);
         for tensor in self.tensors[first..].iter().take_while(|tensor| tensor.begin < end) {
             let mut done = tensor.done.lock().unwrap_or_else(PoisonError::into_inner);
-            let result = done.get_or_insert_with(|| decode(tensor, &file, base).map_err(|error| error.to_string()));
+            let result =
+                done.get_or_insert_with(|| decode(tensor, &file, base).map_err(|error| error.to_string()));
             result.clone().map_err(io::Error::other)?;
         }
         read_exact_at(&file.file, base + offset, buffer)

@@ -44,6 +44,7 @@ pub use guard::{Existing, Guard, Pending};
 use kept::Whole;
 pub use kept::{Fingerprint, Kept};
 use record::Record;
+pub(super) use system::LARGER_FILES;
 pub use system::io_error;
 use system::{
     Stamp, appeared, existing_folder, is_there, keep_attributes, name_error, no_link, parent, put,
@@ -240,7 +241,8 @@ impl Staging {
     /// Returns the bytes that are to be written, without the files that an earlier run has finished. What is replaced stays
     /// until the new files are whole, so that its room does not count.
     fn needed(&self, layout: &OutputLayout) -> u64 {
-        let open = layout.files.iter().filter(|file| kept::whole(&self.work, &file.name, file.size).is_none());
+        let open =
+            layout.files.iter().filter(|file| kept::whole(&self.work, &file.name, file.size).is_none());
         let companions = layout.companions.iter().map(|companion| match &companion.content {
             Content::Bytes(bytes) => bytes.len() as u64,
             Content::Copy(from, _) => fs::metadata(from).map_or(0, |metadata| metadata.len()),
@@ -287,8 +289,7 @@ impl Staging {
             Content::Copy(from, most) => {
                 let mut staged = self.stage(&file(Vec::new(), 0))?;
                 let copied = staged.file.file().and_then(|file| system::copy(from, &file, *most));
-                staged.size = copied
-                    .map_err(|error| io_error(from, "carry it over", &error))?;
+                staged.size = copied.map_err(|error| io_error(from, "carry it over", &error))?;
                 Ok(staged)
             }
         }

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::PublishOptions;
 use crate::diag::{Diagnostic, Errors};
 
+/// The way out where a file may not grow as large as it must.
+pub(in crate::exec) const LARGER_FILES: &str = "raise the largest size of a file (`ulimit -f`), write to another file system, or write several files (`--max-shard-size`)";
+
 /// Describes a failure of the file system while writing; `action` completes "cannot …".
 pub fn io_error(path: &Path, action: &str, error: &io::Error) -> Diagnostic {
     let diagnostic = Diagnostic::error("publish/io", format!("cannot {action}: {error}")).file(&named(path));
@@ -16,6 +19,7 @@ pub fn io_error(path: &Path, action: &str, error: &io::Error) -> Diagnostic {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             diagnostic.help("free some space, or write to another disk")
         }
+        io::ErrorKind::FileTooLarge => diagnostic.help(LARGER_FILES),
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             diagnostic.help("write to a folder that you may write to")
         }
