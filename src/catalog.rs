@@ -2,10 +2,8 @@
 
 mod wrappers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-
-use rustc_hash::FxHashMap;
 
 use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
@@ -101,7 +99,7 @@ pub struct Catalog {
     pub facts: Vec<(PathBuf, serde_json::Value)>,
     /// What is odd but harmless.
     pub warnings: Vec<Diagnostic>,
-    by_key: FxHashMap<String, usize>,
+    by_key: HashMap<String, usize>,
     unwrapped: Option<Unwrapped>,
 }
 
@@ -135,7 +133,7 @@ impl Catalog {
         order.sort_by_key(|&at| place(at));
         let mut ties: Vec<Vec<usize>> = Vec::new();
         for group in order.chunk_by(|&a, &b| place(a) == place(b)).filter(|group| group.len() > 1) {
-            let mut alike: FxHashMap<_, Vec<usize>> = FxHashMap::default();
+            let mut alike: HashMap<_, Vec<usize>> = HashMap::default();
             for &at in group {
                 let tensor = &self.tensors[at];
                 alike.entry((tensor.dtype, &tensor.shape, &tensor.strides)).or_default().push(at);

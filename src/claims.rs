@@ -5,8 +5,7 @@
 //! layouts, and against a list of models that no layout describes yet.
 
 use std::cell::RefCell;
-
-use rustc_hash::FxHashMap;
+use std::collections::HashMap;
 
 use crate::diag::Diagnostic;
 use crate::mapping::builtin;
@@ -109,7 +108,7 @@ pub struct Claims<'a> {
     /// Those of the user's files, which count beside the built-in ones.
     mappings: &'a [Mapping],
     /// The layouts that list a model, for each model that was asked for.
-    found: RefCell<FxHashMap<String, Vec<String>>>,
+    found: RefCell<HashMap<String, Vec<String>>>,
 }
 
 impl<'a> Claims<'a> {

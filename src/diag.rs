@@ -277,7 +277,7 @@ impl Collector {
 /// Merges diagnostics that differ in the tensor alone, in order of first appearance.
 fn merge(diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
     let mut merged: Vec<Diagnostic> = Vec::new();
-    let mut places = rustc_hash::FxHashMap::default();
+    let mut places = std::collections::HashMap::new();
     for mut diagnostic in diagnostics {
         let tensors = std::mem::take(&mut diagnostic.tensors);
         let rule = diagnostic.rule.as_ref().map(|span| (span.source.name.clone(), span.start));
@@ -303,13 +303,16 @@ fn merge(diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
     merged
 }
 
+/// Longer names, in bytes, are not compared with others.
+const LONGEST_NAME: usize = 512;
+
 /// Returns the name of a tensor that differs from `key` in a slip of up to three characters, where there is one.
 ///
 /// Names of tensors are long and alike; what [`nearest`] takes for near would be any other tensor of the module.
 pub fn nearest_key<'a>(key: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     const MOST: usize = 3;
     // The distance costs the product of the lengths, and a hostile name may be of megabytes.
-    let fits = |other: &&str| other.len().abs_diff(key.len()) <= 4 * MOST && other.len() <= 512;
+    let fits = |other: &&str| other.len().abs_diff(key.len()) <= 4 * MOST && other.len() <= LONGEST_NAME;
     let near = known.into_iter().filter(fits).map(|other| (strsim::osa_distance(key, other), other));
     near.filter(|(distance, _)| *distance <= MOST)
         .min_by_key(|(distance, _)| *distance)
@@ -318,8 +321,12 @@ pub fn nearest_key<'a>(key: &str, known: impl IntoIterator<Item = &'a str>) -> O
 
 /// Returns the known name nearest to `name`, where one is near enough to be meant.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // The distance costs the product of the lengths, and no name of that length is a slip for another.
+    if name.len() > LONGEST_NAME {
+        return None;
+    }
     let mut best: Option<(f64, &str)> = None;
-    for candidate in known {
+    for candidate in known.into_iter().filter(|other| other.len() <= LONGEST_NAME) {
         // A name of which more than half is other letters is another name, whatever else it shares.
         let distance = strsim::osa_distance(name, candidate);
         if 2 * distance > name.chars().count().max(candidate.chars().count()) {
@@ -377,6 +384,14 @@ mod tests {
         let mut collector = Collector::default();
         collector.push(Diagnostic::warning("a/b", "look"));
         assert_eq!(collector.finish(7).map(|(value, warnings)| (value, warnings.len())), Ok((7, 1)));
+    }
+
+    #[test]
+    fn a_name_of_a_hostile_length_is_near_to_none() {
+        // The distance of two such names would take hours.
+        let (long, other) = ("a.".repeat(500_000), "a.".repeat(500_001));
+        assert_eq!(nearest(&long, [other.as_str(), "a"]), None);
+        assert_eq!(nearest("a.b", [long.as_str(), "a.c"]), Some("a.c"));
     }
 
     #[test]

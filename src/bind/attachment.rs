@@ -1,7 +1,8 @@
 //! What a tensor's name says of another one to which it belongs: `q_proj.weight_scale_inv` is the scale of
 //! `q_proj.weight`.
 
-use rustc_hash::FxHashMap;
+use std::collections::HashMap;
+
 use smallvec::SmallVec;
 
 use crate::fold::pattern;
@@ -232,15 +233,15 @@ pub(crate) fn any_index(name: &str) -> String {
 pub(crate) struct Owners<'a> {
     mapping: &'a Mapping,
     layout: &'a Layout,
-    names: FxHashMap<&'a str, SmallVec<[usize; 2]>>,
-    modules: FxHashMap<&'a str, SmallVec<[usize; 2]>>,
+    names: HashMap<&'a str, SmallVec<[usize; 2]>>,
+    modules: HashMap<&'a str, SmallVec<[usize; 2]>>,
     /// The full name of each.
     full: Vec<&'a str>,
 }
 
 impl<'a> Owners<'a> {
     pub(crate) fn new(mapping: &'a Mapping, layout: &'a Layout) -> Owners<'a> {
-        let (names, modules) = (FxHashMap::default(), FxHashMap::default());
+        let (names, modules) = (HashMap::default(), HashMap::default());
         Owners { mapping, layout, names, modules, full: Vec::new() }
     }
 

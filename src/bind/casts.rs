@@ -1,6 +1,6 @@
 //! What a cast of all floating-point tensors leaves as it is: types that stand for a value only together with a scale.
 
-use rustc_hash::FxHashMap;
+use std::collections::HashMap;
 
 use super::keys::Keys;
 use super::options::BindOptions;
@@ -21,7 +21,7 @@ pub(super) fn check(catalog: &Catalog, keys: &Keys, options: &BindOptions, error
     let mut taken: Vec<usize> = keys.matched.iter().map(|matched| matched.tensor).collect();
     taken.extend(keys.kept.iter().map(|(tensor, _)| *tensor));
     taken.sort_unstable();
-    let mut left: FxHashMap<Dtype, Vec<String>> = FxHashMap::default();
+    let mut left: HashMap<Dtype, Vec<String>> = HashMap::default();
     for tensor in taken {
         let stored = &catalog.tensors[tensor];
         if !is_coded(stored.dtype) {

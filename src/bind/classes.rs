@@ -1,10 +1,8 @@
 //! Instances whose sizes are all equal, which those of layers and experts are: what follows from the sizes is made once
 //! for all of them.
 
-use std::collections::hash_map::Entry;
+use std::collections::{HashMap, hash_map::Entry};
 use std::sync::Arc;
-
-use rustc_hash::FxHashMap;
 
 use super::lower::{Block, Instance, LowerError, lower};
 use super::pair::{AxisId, Node, Pair, ParamId, Part, Side};
@@ -52,13 +50,13 @@ pub(crate) struct Classes {
     factored: Solver,
     /// The axes that stay neighbours.
     runs: Vec<Vec<AxisId>>,
-    of: FxHashMap<Scopes, Class>,
-    numbers: FxHashMap<Known, Class>,
+    of: HashMap<Scopes, Class>,
+    numbers: HashMap<Known, Class>,
     /// By class: sizes for a second reading of the expressions.
     sizes: Vec<Arc<AxisSizes>>,
     /// By class: those of them that are known.
     known: Vec<Arc<AxisSizes>>,
-    lowered: FxHashMap<Key, Lowered>,
+    lowered: HashMap<Key, Lowered>,
 }
 
 impl Classes {
@@ -68,11 +66,11 @@ impl Classes {
         Classes {
             factored,
             runs: unknowns.pair.runs(),
-            of: FxHashMap::default(),
-            numbers: FxHashMap::default(),
+            of: HashMap::default(),
+            numbers: HashMap::default(),
             sizes: Vec::new(),
             known: Vec::new(),
-            lowered: FxHashMap::default(),
+            lowered: HashMap::default(),
         }
     }
 

@@ -1,9 +1,8 @@
 //! What is wrong, in words: names, sizes with where they came from, and what would fit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use indexmap::IndexMap;
-use rustc_hash::FxHashMap;
 
 use super::attachment::{any_index, own_module};
 use super::keys::path_text;
@@ -275,7 +274,7 @@ pub(super) struct Open {
     /// Per axis: an unknown, and for each tensor its key and the rule's place.
     axes: IndexMap<AxisId, (Var, Vec<(String, Span)>)>,
     /// Per open axis: the unknown that is asked for instead.
-    told: FxHashMap<AxisId, Var>,
+    told: HashMap<AxisId, Var>,
     overflows: Vec<(String, Span)>,
 }
 

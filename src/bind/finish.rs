@@ -1,6 +1,6 @@
 //! The end of binding: every tensor of both sides lowered to blocks, the target's names enumerated.
 
-use rustc_hash::FxHashMap;
+use std::collections::HashMap;
 
 use super::classes::{Classes, Lowered};
 use super::keys::path_text;
@@ -62,7 +62,7 @@ impl Binding<'_> {
             }
         }
         let mut targets = Vec::new();
-        let mut by_key = FxHashMap::default();
+        let mut by_key = HashMap::default();
         for group in groups {
             if let Err(error) = self.enumerate(unknowns, group, &mut classes, &mut targets, &mut errors) {
                 let rule = &self.pair.layout(Side::Target).rules[group.rule];

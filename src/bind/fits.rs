@@ -1,8 +1,6 @@
 //! Which sizes would fit where some are open: what is said of an unknown, apart from all that has nothing to do with it.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::sizes::{Equation, Monomial, Polynomial, Side, Solver, Var};
 
@@ -113,7 +111,7 @@ impl Solver {
     /// stay as they are.
     pub(crate) fn factor_products(&mut self) {
         // Layers have nothing to do with each other and are mostly alike: one of a kind is factored.
-        let mut alike: FxHashMap<Vec<(Polynomial, Side)>, Vec<Option<u64>>> = FxHashMap::default();
+        let mut alike: HashMap<Vec<(Polynomial, Side)>, Vec<Option<u64>>> = HashMap::default();
         let mut found: Vec<(Var, u64)> = Vec::new();
         for (roots, said) in self.apart() {
             let names: BTreeMap<Var, Var> = roots.iter().zip((0..).map(Var)).map(|(a, b)| (*a, b)).collect();
@@ -163,7 +161,7 @@ impl Solver {
     /// Returns the open unknowns in sets that have nothing to do with each other, each with all that is said of it.
     pub(super) fn apart(&self) -> Vec<(BTreeSet<Var>, Vec<Equation>)> {
         let mut sets: Vec<(BTreeSet<Var>, Vec<Equation>)> = Vec::new();
-        let mut places: FxHashMap<Var, usize> = FxHashMap::default();
+        let mut places: HashMap<Var, usize> = HashMap::default();
         for equation in self.said() {
             let vars = equation.polynomial.iter().flat_map(|monomial| &monomial.vars);
             let side = match &equation.side {

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use indexmap::IndexMap;
-use rustc_hash::FxHashSet;
 
 use super::keys::Keys;
 use super::options::{Allow, BindOptions};
@@ -31,7 +30,7 @@ pub(super) fn check_paths(catalog: &Catalog, keys: &Keys, options: &BindOptions,
             }
         }
     }
-    let mut prefixes: Option<FxHashSet<Vec<&str>>> = None;
+    let mut prefixes: Option<HashSet<Vec<&str>>> = None;
     for ((_, before, behind), indices) in lists {
         let (Some(first), Some(last)) = (indices.first(), indices.last()) else { continue };
         if (last - first) as usize + 1 == indices.len() || last - first > 1_000_000 {
@@ -163,8 +162,8 @@ pub(super) fn check_files(
 }
 
 /// Returns the leading components of all names.
-fn all_prefixes(catalog: &Catalog) -> FxHashSet<Vec<&str>> {
-    let mut prefixes = FxHashSet::default();
+fn all_prefixes(catalog: &Catalog) -> HashSet<Vec<&str>> {
+    let mut prefixes = HashSet::default();
     for tensor in &catalog.tensors {
         let components: Vec<&str> = tensor.key.split(['.', '/']).collect();
         // Real names have some ten components; a hostile one may have thousands.

@@ -1,10 +1,9 @@
 //! Every stored tensor to its rule.
 
 use globset::GlobSet;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use indexmap::IndexMap;
-use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::attachment::Owners;
@@ -177,7 +176,7 @@ pub(crate) fn sort_out(
         nothing_matched(mapping, layout, catalog, (&names, unheld), &facts, &keys, errors);
     } else if mapping.unmapped == Unmapped::Error && !options.allows(Allow::Unmatched) {
         // Names that differ in their numbers alone are as near to the same rule.
-        let mut near: FxHashMap<String, Option<&Template>> = FxHashMap::default();
+        let mut near: HashMap<String, Option<&Template>> = HashMap::default();
         let owners = owners(mapping, layout, &keys.matched, &names);
         for (tensor, name) in &unmatched {
             let attached = owners.of(name);
@@ -243,7 +242,7 @@ fn leave_modules(
     }
     let error =
         |message: String| Diagnostic::error("bind/modules", message).file(&catalog.path).rule(&layout.span);
-    let held: FxHashSet<u32> = keys.matched.iter().map(|matched| matched.module).collect();
+    let held: HashSet<u32> = keys.matched.iter().map(|matched| matched.module).collect();
     let all: Vec<(u32, Paths)> =
         (0..).zip(std::mem::take(&mut keys.modules)).filter(|(module, _)| held.contains(module)).collect();
     if !all.is_empty() && all.iter().all(|(_, paths)| paths.is_empty()) {
@@ -263,7 +262,7 @@ fn leave_modules(
                 .help("`*` stands for any text, also with dots in it; the path is what stands before the rules' names"),
         );
     }
-    let mut numbers: FxHashMap<u32, u32> = FxHashMap::default();
+    let mut numbers: HashMap<u32, u32> = HashMap::default();
     for (module, paths) in all {
         if options.modules.takes(&segments(&paths)) {
             numbers.insert(module, keys.modules.len() as u32);
@@ -299,8 +298,8 @@ pub(crate) fn listed<T: AsRef<str>>(paths: &[T]) -> String {
 
 /// Of tied tensors that pass through, only the first is kept: the file says that they are one.
 fn drop_tied(catalog: &Catalog, keys: &mut Keys) {
-    let passing: FxHashSet<usize> = keys.kept.iter().map(|(tensor, _)| *tensor).collect();
-    let mut gone: FxHashSet<usize> = FxHashSet::default();
+    let passing: HashSet<usize> = keys.kept.iter().map(|(tensor, _)| *tensor).collect();
+    let mut gone: HashSet<usize> = HashSet::default();
     for mut group in catalog.ties() {
         group.retain(|tensor| passing.contains(tensor));
         let [first, others @ ..] = &group[..] else { continue };

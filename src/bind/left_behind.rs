@@ -1,10 +1,9 @@
 //! What belongs to a converted weight and is held by no rule: its scale, its mask, the norm of its heads. To pass it
 //! through beside the weight's old name, or in the weight's old order, would give a wrong model without a word.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use indexmap::{IndexMap, IndexSet};
-use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::attachment::{
@@ -33,11 +32,11 @@ struct Fates<'a> {
     sources: &'a [SourceTensor],
     targets: &'a [TargetTensor],
     /// By tensor of the catalog.
-    by_tensor: FxHashMap<usize, usize>,
+    by_tensor: HashMap<usize, usize>,
     /// By instance, the targets that hold it.
-    by_instance: FxHashMap<usize, SmallVec<[usize; 2]>>,
+    by_instance: HashMap<usize, SmallVec<[usize; 2]>>,
     /// All names of the source.
-    names: FxHashSet<&'a str>,
+    names: HashSet<&'a str>,
 }
 
 impl Fates<'_> {
@@ -111,7 +110,7 @@ impl Binding<'_> {
         if self.keys.kept.is_empty() || reported || self.options.allows(Allow::LeftBehind) {
             return;
         }
-        let mut by_instance: FxHashMap<usize, SmallVec<[usize; 2]>> = FxHashMap::default();
+        let mut by_instance: HashMap<usize, SmallVec<[usize; 2]>> = HashMap::default();
         for (at, target) in targets.iter().enumerate() {
             for (_, instance) in &target.instances {
                 by_instance.entry(*instance).or_default().push(at);
@@ -163,13 +162,13 @@ impl Binding<'_> {
     }
 
     /// Lists the modules in which projections stand, by their names.
-    fn homes(&self, sources: &[SourceTensor]) -> FxHashMap<String, Home> {
+    fn homes(&self, sources: &[SourceTensor]) -> HashMap<String, Home> {
         let moved = self.pair.moved_axes();
-        let mut homes: FxHashMap<String, Home> = FxHashMap::default();
+        let mut homes: HashMap<String, Home> = HashMap::default();
         for source in sources {
             let name = &self.keys.names[source.tensor];
             let paths = &source.reading.captures.paths;
-            let mut places: FxHashSet<String> = FxHashSet::default();
+            let mut places: HashSet<String> = HashSet::default();
             // With the separators that the name has.
             let path = path_text(paths).replace('/', ".");
             if let Some(captured) = name.get(..path.len()).filter(|text| text.replace('/', ".") == path) {
@@ -207,7 +206,7 @@ impl Binding<'_> {
     fn beside(
         &self,
         tensor: usize,
-        homes: &FxHashMap<String, Home>,
+        homes: &HashMap<String, Home>,
         fates: &Fates<'_>,
     ) -> Option<(Attachment, Vec<String>)> {
         let name = self.keys.names[tensor].as_str();

@@ -34,10 +34,9 @@ pub(crate) use names::names_for_rules;
 pub use options::{Allow, BindOptions, Modules, Tied};
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
 
 use crate::catalog::Catalog;
@@ -228,21 +227,21 @@ struct Held {
 type Indices = SmallVec<[(AxisId, u64); 3]>;
 
 /// A map that keeps its order.
-type OrderedMap<K, V> = indexmap::IndexMap<K, V, FxBuildHasher>;
+type OrderedMap<K, V> = indexmap::IndexMap<K, V>;
 
 /// A set that keeps its order.
-type OrderedSet<T> = indexmap::IndexSet<T, FxBuildHasher>;
+type OrderedSet<T> = indexmap::IndexSet<T>;
 
 /// The instances of parameters, as they are found.
 #[derive(Default)]
 struct Instances {
-    ids: FxHashMap<Scopes, usize>,
+    ids: HashMap<Scopes, usize>,
     /// Per instance: module, parameter and instance indices.
     all: Vec<(u32, ParamId, Indices)>,
     /// Per instance: the source tensors, indices into the catalog.
     tensors: Vec<SmallVec<[usize; 2]>>,
     /// The instances of each parameter of each module.
-    by_module: FxHashMap<(u32, ParamId), Vec<usize>>,
+    by_module: HashMap<(u32, ParamId), Vec<usize>>,
 }
 
 impl Instances {
@@ -274,7 +273,7 @@ struct Binding<'a> {
     instances: Instances,
     held: Vec<Held>,
     /// What is there instead of a missing parameter's tensors, if anything is.
-    near: RefCell<FxHashMap<ParamId, Option<Near>>>,
+    near: RefCell<HashMap<ParamId, Option<Near>>>,
 }
 
 /// Binds a checkpoint to a source layout and derives the target layout's tensors.

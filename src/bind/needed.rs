@@ -1,6 +1,6 @@
 //! Tensors that a layout's readers cannot do without: missing in the source, or to be made for the target.
 
-use rustc_hash::FxHashSet;
+use std::collections::HashSet;
 
 use super::options::Allow;
 use super::pair::{ParamId, Side};
@@ -63,7 +63,7 @@ impl<'a> Binding<'a> {
         if self.options.allows(Allow::Missing) {
             return;
         }
-        let mut told: FxHashSet<(ParamId, u32, Indices)> = FxHashSet::default();
+        let mut told: HashSet<(ParamId, u32, Indices)> = HashSet::default();
         for side in [Side::Source, Side::Target] {
             for (at, rule) in self.pair.layout(side).rules.iter().enumerate() {
                 if rule.needed.is_none() || self.facts(side).hold(&rule.when) != Some(true) {

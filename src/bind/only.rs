@@ -1,8 +1,6 @@
 //! Sizes that nothing tells and that can be one number alone.
 
-use std::collections::BTreeSet;
-
-use rustc_hash::FxHashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::Binding;
 use super::pair::Side;
@@ -51,7 +49,7 @@ impl Binding<'_> {
         }
         let demands = self.demands(unknowns);
         // Layers are mostly alike: one of a kind is tried.
-        let mut alike: FxHashMap<Said, Vec<Option<u64>>> = FxHashMap::default();
+        let mut alike: HashMap<Said, Vec<Option<u64>>> = HashMap::default();
         let mut found: Vec<(Var, u64)> = Vec::new();
         for (roots, said) in unknowns.solver.apart() {
             let (small, names) = unknowns.solver.of_these(&roots, &said);

@@ -1,9 +1,7 @@
 //! Two layouts of one family, prepared to meet: axis names as numbers, and what stays together on both sides.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-
-use rustc_hash::FxHashMap;
 
 use crate::mapping::{Axis, Layout, Mapping};
 use crate::notation::{Dim, DimKind, Expr, Term};
@@ -76,7 +74,7 @@ pub(crate) struct Pair<'a> {
     pub(crate) target_rules: Vec<PreparedRule>,
     names: Vec<Arc<str>>,
     fixed: Vec<Option<u64>>,
-    ids: FxHashMap<String, AxisId>,
+    ids: HashMap<String, AxisId>,
     per_parameter: Vec<bool>,
     /// Per side and axis: the definition in stored order.
     stored: [Vec<Option<Vec<Part>>>; 2],
@@ -97,7 +95,7 @@ impl<'a> Pair<'a> {
             target_rules: Vec::new(),
             names: Vec::new(),
             fixed: Vec::new(),
-            ids: FxHashMap::default(),
+            ids: HashMap::default(),
             per_parameter: Vec::new(),
             stored: [Vec::new(), Vec::new()],
             canonical: [Vec::new(), Vec::new()],

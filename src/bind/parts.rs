@@ -1,6 +1,6 @@
 //! Whether what the target needs is there, of one type, under one name, and whether all that is there has a place.
 
-use rustc_hash::FxHashMap;
+use std::collections::HashMap;
 
 use super::options::Allow;
 use super::pair::Side;
@@ -91,11 +91,11 @@ impl Binding<'_> {
     pub(super) fn kept(
         &self,
         targets: &[TargetTensor],
-        by_key: &FxHashMap<&str, usize>,
+        by_key: &HashMap<&str, usize>,
         errors: &mut Collector,
     ) -> Vec<(usize, String)> {
         let mut kept = Vec::with_capacity(self.keys.kept.len());
-        let mut names: FxHashMap<String, usize> = FxHashMap::default();
+        let mut names: HashMap<String, usize> = HashMap::default();
         for (tensor, name) in &self.keys.kept {
             let stored = &self.catalog.tensors[*tensor];
             let sets = (self.pair.source.is_file_set(), self.pair.target.is_file_set());

@@ -4,9 +4,7 @@
 //! until each is a single product; a product of one unknown gives its size, a product of several is remembered whole,
 //! so that a split in thirds needs no head count. Nothing is ever tried out or assumed.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// An unknown: the size of one axis in one scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,10 +55,10 @@ pub(crate) struct Solver {
     parents: Vec<u32>,
     pub(super) values: Vec<Option<(u64, Origin)>>,
     /// Products of several unknowns; the keys are sorted roots (see [`Solver::refresh`]).
-    pub(super) products: FxHashMap<Vec<Var>, (u64, Origin)>,
+    pub(super) products: BTreeMap<Vec<Var>, (u64, Origin)>,
     pub(super) equations: Vec<Equation>,
     /// Equations seen, so that a thousand equal shapes cost as much as one.
-    seen: FxHashSet<(Polynomial, Side)>,
+    seen: HashSet<(Polynomial, Side)>,
     pub(crate) contradictions: Vec<Contradiction>,
 }
 
@@ -200,8 +198,8 @@ impl Solver {
     /// `h d + f = 120` tell `f`.
     fn eliminate(&self, open: &[Equation]) -> Vec<Equation> {
         let mut rows: Vec<Row> = Vec::new();
-        let mut pivots: FxHashMap<Vec<Var>, usize> = FxHashMap::default();
-        let mut holders: FxHashMap<Vec<Var>, BTreeSet<usize>> = FxHashMap::default();
+        let mut pivots: HashMap<Vec<Var>, usize> = HashMap::default();
+        let mut holders: HashMap<Vec<Var>, BTreeSet<usize>> = HashMap::default();
         for equation in open {
             let Some(mut row) = self.row(equation) else { continue };
             while let Some((product, pivot)) =

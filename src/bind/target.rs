@@ -1,6 +1,7 @@
 //! The target's tensors: which there are, in which modules and instances, and what is missing for them.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::{HashMap, HashSet};
+
 use smallvec::SmallVec;
 
 use super::needed;
@@ -133,7 +134,7 @@ impl Binding<'_> {
         for (axes, found) in kinds {
             if axes.iter().all(|axis| known.contains(axis)) {
                 // Under an index that the others do not have, there is still this one.
-                let here: FxHashSet<Indices> = joined.iter().map(|values| with_axes(values, axes)).collect();
+                let here: HashSet<Indices> = joined.iter().map(|values| with_axes(values, axes)).collect();
                 joined.extend(found.into_iter().filter(|values| !here.contains(*values)).cloned());
                 continue;
             }
@@ -168,7 +169,7 @@ impl Binding<'_> {
         }
         let mapping = self.pair.mapping;
         // Parameters with the same axes are wanted in the same places.
-        let mut places: FxHashMap<&[AxisId], OrderedSet<(u32, Indices)>> = FxHashMap::default();
+        let mut places: HashMap<&[AxisId], OrderedSet<(u32, Indices)>> = HashMap::default();
         for (param, (name, declared)) in mapping.params.iter().enumerate() {
             if !declared.is_required() {
                 continue;

@@ -1,9 +1,8 @@
 //! An equation that cannot hold, traced back: rule → tensor → sizes and where they come from → the arithmetic.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use indexmap::IndexMap;
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Binding;
 use super::explain::{list, origin_in_any_module, shape};
@@ -24,11 +23,11 @@ pub(super) struct Equation<'a> {
 /// What is the same in all layers, and dear to find.
 pub(super) struct Found {
     /// The dimensions of tensors that do not fit.
-    unfit: FxHashSet<(usize, usize)>,
+    unfit: HashSet<(usize, usize)>,
     /// What would fit, by the equation in words.
-    fits: FxHashMap<String, Vec<String>>,
+    fits: HashMap<String, Vec<String>>,
     /// An axis's unknown that has this size, in words.
-    sized: FxHashMap<(AxisId, u64), Option<String>>,
+    sized: HashMap<(AxisId, u64), Option<String>>,
 }
 
 impl Found {
@@ -42,8 +41,8 @@ impl Found {
         };
         Found {
             unfit: unknowns.solver.contradictions.iter().filter_map(unfit).collect(),
-            fits: FxHashMap::default(),
-            sized: FxHashMap::default(),
+            fits: HashMap::default(),
+            sized: HashMap::default(),
         }
     }
 }
@@ -293,7 +292,7 @@ impl Trace<'_, '_> {
         polynomial: &Polynomial,
         tensor: usize,
         dim: usize,
-        unfit: &FxHashSet<(usize, usize)>,
+        unfit: &HashSet<(usize, usize)>,
     ) -> Option<String> {
         let shape = &self.binding.catalog.tensors[tensor].shape;
         let solver = &self.unknowns.solver;

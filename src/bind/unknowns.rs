@@ -1,8 +1,7 @@
 //! The unknown sizes of one conversion: which axis of which instance is which unknown, and what is said of it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-
-use rustc_hash::FxHashMap;
 
 use super::Indices;
 use super::pair::{AxisId, Label, Node, Pair, ParamId, Part, Side};
@@ -33,7 +32,7 @@ pub(crate) enum Fact {
 }
 
 /// Sizes that hold for every instance, by axis.
-pub(crate) type Given = FxHashMap<AxisId, Vec<(u64, Fact)>>;
+pub(crate) type Given = HashMap<AxisId, Vec<(u64, Fact)>>;
 
 /// The definitions of an axis, each with where it comes from.
 type Definitions = Arc<[(Origin, Vec<Part>)]>;
@@ -66,16 +65,16 @@ pub(crate) struct Unknowns<'a> {
     pub(crate) facts: Vec<Fact>,
     given: Given,
     /// By module and the instance's indices.
-    scopes: FxHashMap<(u32, Indices), u32>,
+    scopes: HashMap<(u32, Indices), u32>,
     /// Per scope and axis, for all of its parameters.
     shared: Vec<Option<Var>>,
     /// Those that each parameter has for itself.
-    own: FxHashMap<(Scopes, AxisId), Var>,
+    own: HashMap<(Scopes, AxisId), Var>,
     /// The axis and the scopes of each unknown, by its number.
     pub(crate) axes: Vec<(AxisId, Scopes)>,
-    definitions: FxHashMap<AxisId, Definitions>,
+    definitions: HashMap<AxisId, Definitions>,
     /// Unknowns that a rule of the mapping made equal to another, and the rule.
-    pub(crate) by_rule: FxHashMap<Var, Origin>,
+    pub(crate) by_rule: HashMap<Var, Origin>,
 }
 
 impl<'a> Unknowns<'a> {
@@ -85,12 +84,12 @@ impl<'a> Unknowns<'a> {
             solver: Solver::default(),
             facts: Vec::new(),
             given,
-            scopes: FxHashMap::default(),
+            scopes: HashMap::default(),
             shared: Vec::new(),
-            own: FxHashMap::default(),
+            own: HashMap::default(),
             axes: Vec::new(),
-            definitions: FxHashMap::default(),
-            by_rule: FxHashMap::default(),
+            definitions: HashMap::default(),
+            by_rule: HashMap::default(),
         }
     }
 

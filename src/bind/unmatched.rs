@@ -1,7 +1,9 @@
 //! What is said of stored tensors that no rule matches: the condition that keeps a rule out, the layout that has such
 //! names, the nearest rule.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::HashSet;
+
+use indexmap::IndexMap;
 
 use super::attachment::Attached;
 use super::keys::Keys;
@@ -53,7 +55,7 @@ pub(super) fn nothing_matched(
         .file(&catalog.path)
         .rule(&layout.span);
     let taken: Vec<&String> = {
-        let gone: FxHashSet<usize> = keys.dropped.iter().map(|dropped| dropped.tensor).collect();
+        let gone: HashSet<usize> = keys.dropped.iter().map(|dropped| dropped.tensor).collect();
         names.iter().enumerate().filter(|(tensor, _)| !gone.contains(tensor)).map(|(_, name)| name).collect()
     };
     let counted = mapping.layouts.values().filter(|other| other.name != layout.name).map(|other| {
@@ -102,7 +104,7 @@ fn nearest_pair<'a>(layout: &'a Layout, names: &[&'a String]) -> Option<(&'a str
 
 /// Returns the template whose names are nearest to a name.
 pub(super) fn nearest_rule<'a>(layout: &'a Layout, name: &str) -> Option<&'a Template> {
-    let shapes: FxHashMap<String, &Template> =
+    let shapes: IndexMap<String, &Template> =
         layout.rules.iter().map(|rule| (print_as(&rule.template, name), &rule.template)).collect();
     let near = nearest(name, shapes.keys().map(String::as_str))?;
     shapes.get(near).copied()

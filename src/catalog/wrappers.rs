@@ -1,6 +1,6 @@
 //! The modules that frameworks put around others, whose names stand in the names of tensors and say nothing of the model.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::{HashMap, HashSet};
 
 /// Names that wrappers give the module inside, and no model does: FullyShardedDataParallel's (pytorch/pytorch,
 /// `torch/distributed/fsdp/_common_utils.py`; `_fpw_module` in its first versions and in facebookresearch/fairscale),
@@ -59,8 +59,8 @@ pub(super) fn unwrap(keys: &[&str]) -> Option<Unwrapped> {
         })
         .collect();
     let leading = leading(&plain);
-    let inner: FxHashSet<&[&str]> = wrapped(&plain, leading);
-    let without = |inner: &FxHashSet<&[&str]>| -> Vec<String> {
+    let inner: HashSet<&[&str]> = wrapped(&plain, leading);
+    let without = |inner: &HashSet<&[&str]>| -> Vec<String> {
         let names = plain.iter().zip(keys).zip(&bare).map(|((parts, key), bare)| {
             let kept = (leading..parts.len())
                 .filter(|&at| !(parts[at] == MODULE && at + 1 < parts.len() && inner.contains(&parts[..at])));
@@ -72,7 +72,7 @@ pub(super) fn unwrap(keys: &[&str]) -> Option<Unwrapped> {
     };
     let mut names = without(&inner);
     if !are_distinct(&names) {
-        names = without(&FxHashSet::default());
+        names = without(&HashSet::default());
     }
     if !are_distinct(&names) || names.iter().zip(keys).all(|(name, key)| name == key) {
         return None;
@@ -98,16 +98,16 @@ fn leading(names: &[Vec<&str>]) -> usize {
 }
 
 /// Returns the paths of the modules that are nothing but a wrapper around one called `module`.
-fn wrapped<'k>(names: &'k [Vec<&'k str>], leading: usize) -> FxHashSet<&'k [&'k str]> {
+fn wrapped<'k>(names: &'k [Vec<&'k str>], leading: usize) -> HashSet<&'k [&'k str]> {
     /// What is known of what stands below a path.
     #[derive(Default)]
     struct Below<'k> {
         /// Something else than `module`.
         other: bool,
-        parts: FxHashSet<&'k str>,
+        parts: HashSet<&'k str>,
         nested: bool,
     }
-    let mut paths: FxHashMap<&[&str], Below<'_>> = FxHashMap::default();
+    let mut paths: HashMap<&[&str], Below<'_>> = HashMap::default();
     for parts in names {
         for at in leading + 1..parts.len().saturating_sub(1) {
             if parts[at] == MODULE {
@@ -129,7 +129,7 @@ fn wrapped<'k>(names: &'k [Vec<&'k str>], leading: usize) -> FxHashSet<&'k [&'k 
 }
 
 fn are_distinct(names: &[String]) -> bool {
-    let mut seen = FxHashSet::default();
+    let mut seen = HashSet::new();
     names.iter().all(|name| !name.is_empty() && seen.insert(name))
 }
 

@@ -10,6 +10,8 @@ use super::ui::shortened;
 const MOST_OF_A_KIND: usize = 5;
 /// As many of other kinds.
 const MOST_WITHOUT_RULE: usize = 12;
+/// So many faults of one kind are told whole that are no tensor's, each of which is looked for.
+const MOST_ALONE: usize = 40;
 /// Of more, those at so many places are told whole.
 const MOST_PLACES: usize = 3;
 /// So many faults at the place of one that is told whole, and as many at other places, are told in a line each.
@@ -48,14 +50,29 @@ pub(super) fn grouped(diagnostics: &[Diagnostic]) -> (Vec<Fault<'_>>, Vec<Rest>)
         kinds.entry((diagnostic.code, diagnostic.rule.is_some())).or_default().push(diagnostic);
     }
     let (mut faults, mut rest) = (Vec::new(), Vec::new());
+    let mut alone: IndexMap<&str, Vec<&Diagnostic>> = IndexMap::new();
     for first in diagnostics {
         let most = if first.rule.is_some() { MOST_OF_A_KIND } else { MOST_WITHOUT_RULE };
-        let all = kinds.get_mut(&(first.code, first.rule.is_some())).filter(|_| is_of_tensors(first));
+        if !is_of_tensors(first) {
+            let alike = alone.entry(first.code).or_default();
+            alike.push(first);
+            if alike.len() <= MOST_ALONE {
+                faults.push(Fault::new(first, 1, Vec::new()));
+            }
+            continue;
+        }
+        let all = kinds.get_mut(&(first.code, first.rule.is_some()));
         let count = all.as_ref().map_or(0, |all| all.len());
         match all.filter(|all| all.len() > most || all.is_empty()).map(std::mem::take) {
             None => faults.push(Fault::new(first, count, Vec::new())),
             // All of them stand where the first stands.
             Some(all) => rest.extend(by_place(first.code, all, &mut faults)),
+        }
+    }
+    for (code, alike) in alone {
+        if let Some(others) = alike.get(MOST_ALONE..).filter(|others| !others.is_empty()) {
+            let title = format!("{} more of this kind", others.len());
+            rest.push(Rest { code, title, also: lines(others, elsewhere) });
         }
     }
     (faults, rest)
@@ -92,7 +109,10 @@ fn lines(all: &[&Diagnostic], line: impl Fn(&Diagnostic) -> String) -> Vec<Strin
     let mut lines: Vec<String> = told.iter().map(|diagnostic| line(diagnostic)).collect();
     if !counted.is_empty() {
         let tensors: usize = counted.iter().map(|diagnostic| diagnostic.tensors.len()).sum();
-        lines.push(format!("… and {} more, {tensors} tensors", counted.len()));
+        lines.push(match tensors {
+            0 => format!("… and {} more", counted.len()),
+            _ => format!("… and {} more, {tensors} tensors", counted.len()),
+        });
     }
     lines
 }

@@ -90,6 +90,7 @@ enum Command {
 
 /// Runs the program.
 pub(crate) fn run() -> ExitCode {
+    progress::survive_large_files();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -1,10 +1,10 @@
 //! Computes every attention module from both files, and from random weights that went through the plan.
 
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::OnceLock;
 
 use indexmap::IndexMap;
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::random::MOST_RANDOM;
 use crate::bind::{AxisSizes, Bound};
@@ -109,7 +109,7 @@ impl Computation<'_> {
         let source = FileWeights { reader: self.source, names: self.source_names(source_layout) };
         let target =
             FileWeights { reader: target, names: self.target_names(target_layout, target.catalog()) };
-        let mut shapes: FxHashSet<(usize, Shape)> = FxHashSet::default();
+        let mut shapes: HashSet<(usize, Shape)> = HashSet::default();
         let fresh: Vec<bool> =
             modules.iter().map(|module| shapes.insert((module.kind, self.shape(module)))).collect();
         let one = |at: usize| {
@@ -242,7 +242,7 @@ impl Computation<'_> {
     fn modules(&self, kind: usize, a: &Forward, b: &Forward) -> Vec<Module> {
         let of_b = b.module_axes();
         let axes: Vec<&str> = a.module_axes().into_iter().filter(|axis| of_b.contains(axis)).collect();
-        let templates: FxHashSet<String> = a.templates().into_iter().map(ToString::to_string).collect();
+        let templates: HashSet<String> = a.templates().into_iter().map(ToString::to_string).collect();
         let rules = &self.selection.source().rules;
         let takes_part: Vec<bool> =
             rules.iter().map(|rule| templates.contains(&rule.template.to_string())).collect();
@@ -279,7 +279,7 @@ impl Computation<'_> {
         modules.into_values().filter(full).collect()
     }
 
-    pub(super) fn source_names(&self, layout: &Layout) -> FxHashMap<String, usize> {
+    pub(super) fn source_names(&self, layout: &Layout) -> HashMap<String, usize> {
         let name = |tensor: &crate::bind::SourceTensor| {
             let template = &layout.rules[tensor.reading.rule].template;
             let name = stored_name(template, &tensor.reading.captures).ok()?;
@@ -288,7 +288,7 @@ impl Computation<'_> {
         self.bound.sources.iter().filter_map(name).collect()
     }
 
-    fn target_names(&self, layout: &Layout, catalog: &Catalog) -> FxHashMap<String, usize> {
+    fn target_names(&self, layout: &Layout, catalog: &Catalog) -> HashMap<String, usize> {
         let name = |tensor: &crate::bind::TargetTensor| {
             let template = &layout.rules[tensor.reading.rule].template;
             let name = stored_name(template, &tensor.reading.captures).ok()?;
@@ -306,7 +306,7 @@ fn name_of(module: &Module) -> String {
 /// A file's tensors.
 struct FileWeights<'a> {
     reader: &'a dyn Reader,
-    names: FxHashMap<String, usize>,
+    names: HashMap<String, usize>,
 }
 
 impl Weights for FileWeights<'_> {

@@ -1,9 +1,7 @@
 //! Random weights of a module's shapes, put through the plan in memory: trained biases may be zero and hide a fault.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
-
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::attention::{Computation, Module};
 use super::tensor::Output;
@@ -57,7 +55,7 @@ impl Computation<'_> {
             }),
         };
         let metas = self.target_metas(&part.targets, &placements);
-        let places: FxHashMap<String, (usize, usize)> = part
+        let places: HashMap<String, (usize, usize)> = part
             .targets
             .iter()
             .zip(&placements)
@@ -77,8 +75,8 @@ impl Computation<'_> {
 
     /// Returns the source tensors that any target tensor of the module needs, and these target tensors.
     fn closure(&self, tensors: &[usize]) -> (Vec<usize>, Vec<usize>) {
-        let mut sources: FxHashSet<usize> = tensors.iter().copied().collect();
-        let mut targets: FxHashSet<usize> = FxHashSet::default();
+        let mut sources: HashSet<usize> = tensors.iter().copied().collect();
+        let mut targets: HashSet<usize> = HashSet::default();
         loop {
             let before = (sources.len(), targets.len());
             for (at, target) in self.plan.targets.iter().enumerate() {
@@ -92,7 +90,7 @@ impl Computation<'_> {
                 break;
             }
         }
-        let sorted = |set: FxHashSet<usize>| {
+        let sorted = |set: HashSet<usize>| {
             let mut list: Vec<usize> = set.into_iter().collect();
             list.sort_unstable();
             list
@@ -100,18 +98,14 @@ impl Computation<'_> {
         (sorted(sources), sorted(targets))
     }
 
-    fn source_names_of(&self, catalog: &Catalog, sources: &[usize]) -> FxHashMap<String, TensorMeta> {
+    fn source_names_of(&self, catalog: &Catalog, sources: &[usize]) -> HashMap<String, TensorMeta> {
         let names = self.source_names(self.selection.source());
         let chosen = names.into_iter().filter(|(_, tensor)| sources.contains(tensor));
         chosen.map(|(name, tensor)| (name, catalog.tensors[tensor].clone())).collect()
     }
 
-    fn target_metas(
-        &self,
-        targets: &[TensorPlan],
-        placements: &[Placement],
-    ) -> FxHashMap<String, TensorMeta> {
-        let by_key: FxHashMap<&str, (&TensorPlan, &Placement)> = targets
+    fn target_metas(&self, targets: &[TensorPlan], placements: &[Placement]) -> HashMap<String, TensorMeta> {
+        let by_key: HashMap<&str, (&TensorPlan, &Placement)> = targets
             .iter()
             .zip(placements)
             .map(|(target, place)| (target.key.as_str(), (target, place)))
@@ -248,7 +242,7 @@ pub(crate) type Find<'a> = Box<dyn Fn(&TensorMeta) -> Option<&'a [u8]> + Sync + 
 /// Tensors in memory.
 pub(crate) struct MemoryWeights<'a> {
     /// By the names that the layout's templates write.
-    pub(crate) names: FxHashMap<String, TensorMeta>,
+    pub(crate) names: HashMap<String, TensorMeta>,
     /// Their bytes.
     pub(crate) read: Find<'a>,
 }

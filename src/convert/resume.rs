@@ -1,9 +1,8 @@
 //! Writing an output so that a later run can go on with it (`--resume`).
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::SystemTime;
-
-use rustc_hash::FxHashMap;
 
 use super::{Conversion, Source};
 use crate::diag::Errors;
@@ -53,7 +52,7 @@ impl Conversion<'_> {
         let target = ByFile { staging, layout, threads, progress };
         let mut stats = execute_by_file(&self.plan, catalog, &source, &target, places, limits, progress)?;
         stats.rounded.extend(staging.rounded_in_kept());
-        let order: FxHashMap<&str, usize> =
+        let order: HashMap<&str, usize> =
             self.plan.targets.iter().enumerate().map(|(at, target)| (target.key.as_str(), at)).collect();
         stats.rounded.sort_by_key(|rounded| order.get(rounded.key.as_str()).copied());
         Ok((stats, Some(kept)))

@@ -8,7 +8,6 @@ mod tell;
 use std::ops::Range;
 
 use indexmap::IndexMap;
-use rustc_hash::FxBuildHasher;
 
 use crate::bind::{Allow, BindOptions, Bound, Owners, bind, names_for_rules};
 use crate::catalog::Catalog;
@@ -153,7 +152,7 @@ pub fn names_to_try(catalog: &Catalog, options: &BindOptions) -> Vec<Option<Stri
 impl<'a> Detection<'a> {
     /// Sorts the names of a checkpoint by kind and picks those that are tried; `names` is what [`names_to_try`] returns.
     pub fn new(catalog: &'a Catalog, names: &'a [Option<String>]) -> Detection<'a> {
-        let mut by_pattern: IndexMap<String, Vec<usize>, FxBuildHasher> = IndexMap::default();
+        let mut by_pattern: IndexMap<String, Vec<usize>> = IndexMap::default();
         for (at, name) in names.iter().enumerate() {
             if let Some(name) = name {
                 by_pattern.entry(pattern(name)).or_default().push(at);

@@ -11,7 +11,7 @@ pub(super) fn prefer_most(candidates: &mut [Candidate], tensors: &[usize]) {
     for candidate in candidates.iter_mut() {
         // Names of modules that lack their anchors were taken, and are not held.
         if let Some(bound) = &candidate.bound {
-            let held: rustc_hash::FxHashSet<usize> = bound.sources.iter().map(|it| it.tensor).collect();
+            let held: std::collections::HashSet<usize> = bound.sources.iter().map(|it| it.tensor).collect();
             candidate.taken = tensors.iter().map(|tensor| held.contains(tensor)).collect();
             candidate.held = held.len();
         }

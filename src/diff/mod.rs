@@ -20,10 +20,10 @@
 //! MiB of each side per thread. The report follows from the input
 //! alone, whatever the number of threads. [`DiffReport::lines`] and [`DiffReport::json`] put it in words.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use globset::GlobSet;
-use rustc_hash::FxHashSet;
 
 use crate::catalog::{Catalog, TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, Errors};
@@ -394,7 +394,7 @@ fn index(shape: &[u64], number: u64) -> Vec<u64> {
 
 fn metadata([a, b]: [&Catalog; 2]) -> Vec<MetadataDiff> {
     let keys: Vec<&String> = a.metadata.keys().chain(b.metadata.keys()).collect();
-    let mut seen = FxHashSet::default();
+    let mut seen = HashSet::new();
     let mut differences: Vec<MetadataDiff> = keys
         .into_iter()
         .filter(|key| seen.insert(*key) && a.metadata.get(*key) != b.metadata.get(*key))

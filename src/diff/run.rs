@@ -5,11 +5,9 @@
 //! before in a second pass. What is measured per chunk is the same either way, and sums are added in the order of the
 //! chunks, so neither the threads nor the pass shows in the result.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-
-use rustc_hash::FxHashMap;
 
 use super::element::{Kind, kind};
 use super::stats::{Measure, Sums, Tally};
@@ -18,6 +16,7 @@ use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
 use crate::exec::{ReadAt, Rows};
 use crate::format::Reader;
+use crate::parallel::with_threads;
 use crate::progress::Progress;
 
 /// The bytes of the wider side's elements in a chunk.
@@ -167,17 +166,7 @@ impl Run<'_> {
             worker.free();
             (worker, failure)
         };
-        let ended = thread::scope(|scope| {
-            let others: Vec<_> = (1..(threads as u64).min(jobs)).map(|_| scope.spawn(work)).collect();
-            let mut ended = vec![work()];
-            for other in others {
-                match other.join() {
-                    Ok(one) => ended.push(one),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            ended
-        });
+        let ended = with_threads((threads as u64).min(jobs) as usize, None, &work);
         let (workers, failures): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
         match failures.into_iter().flatten().min_by_key(|(job, _)| *job) {
             Some((_, errors)) => Err(errors),
@@ -219,7 +208,7 @@ struct Worker<'a> {
     /// For the tensors of either side that do not lie in the order of their indices.
     rows: [Option<Rows<'a>>; 2],
     measure: Measure,
-    tallies: FxHashMap<usize, Tally>,
+    tallies: HashMap<usize, Tally>,
     sums: Vec<(u64, Sums)>,
     /// Equal chunks that were not measured.
     passed: Vec<u64>,
@@ -232,7 +221,7 @@ impl<'a> Worker<'a> {
             buffers: [Vec::new(), Vec::new()],
             rows: [None, None],
             measure: Measure::new(),
-            tallies: FxHashMap::default(),
+            tallies: HashMap::default(),
             sums: Vec::new(),
             passed: Vec::new(),
         }

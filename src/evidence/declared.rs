@@ -1,10 +1,9 @@
 //! What a bound source layout says of the attention modules: which stored rows are queries, keys, values, which heads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Limits;
 use super::arrange::{Heads, Part, Place};
@@ -72,7 +71,7 @@ pub fn declared(bound: &Bound, catalog: &Catalog, limits: &Limits) -> Declared {
     let mut declared = Declared::default();
     let names = picked(bound, catalog, limits, &mut declared.left_out);
     let mut order: Vec<Id> = Vec::new();
-    let mut modules: FxHashMap<Id, Module> = FxHashMap::default();
+    let mut modules: HashMap<Id, Module> = HashMap::default();
     for source in &bound.sources {
         let Some(meta) = catalog.tensors.get(source.tensor) else { continue };
         let Some(name) = name(bound, source).filter(|name| names.contains(name)) else { continue };
@@ -126,7 +125,7 @@ fn name(bound: &Bound, source: &SourceTensor) -> Option<Name> {
 }
 
 /// Picks modules before anything is made of them: tables of rows of all layers of a large model would be large too.
-fn picked(bound: &Bound, catalog: &Catalog, limits: &Limits, left_out: &mut usize) -> FxHashSet<Name> {
+fn picked(bound: &Bound, catalog: &Catalog, limits: &Limits, left_out: &mut usize) -> HashSet<Name> {
     let mut kinds: IndexMap<Name, Vec<(usize, &[u64])>> = IndexMap::new();
     for source in &bound.sources {
         if let (Some(name), Some(meta)) = (name(bound, source), catalog.tensors.get(source.tensor)) {
@@ -138,7 +137,7 @@ fn picked(bound: &Bound, catalog: &Catalog, limits: &Limits, left_out: &mut usiz
         kind.sort_unstable();
         alike.entry(kind).or_default().push(name);
     }
-    let mut names = FxHashSet::default();
+    let mut names = HashSet::default();
     for list in alike.into_values() {
         let some = spread(&list, limits.modules);
         *left_out += list.len() - some.len();

@@ -10,7 +10,7 @@
 //! - *Of low rank.* Three rows span all others but for a hundredth of their squares.
 //! - *Few.* There are fewer magnitudes than [`FEW`], most elements are one value, or most rows occur several times.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::{HashMap, HashSet};
 
 /// How many elements before one predict it.
 const ORDER: usize = 3;
@@ -45,14 +45,14 @@ fn spread(count: usize) -> impl Iterator<Item = usize> {
 }
 
 fn is_few(values: &[f32], columns: usize) -> bool {
-    let mut magnitudes: FxHashMap<u32, usize> = FxHashMap::default();
+    let mut magnitudes: HashMap<u32, usize> = HashMap::default();
     for value in values {
         *magnitudes.entry(value.abs().to_bits()).or_default() += 1;
     }
     // A small matrix has few values of any kind; there most of them occur once.
     let few = magnitudes.len() < FEW.min(values.len() / 2);
     let most = magnitudes.values().max().copied().unwrap_or(0);
-    let distinct: FxHashSet<Vec<u32>> =
+    let distinct: HashSet<Vec<u32>> =
         values.chunks_exact(columns).map(|row| row.iter().map(|value| value.to_bits()).collect()).collect();
     few || 4 * most > 3 * values.len() || 4 * distinct.len() <= values.len() / columns
 }

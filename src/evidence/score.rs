@@ -1,6 +1,8 @@
 //! The likelihoods: how much better an arrangement's groups of rows explain the weights than no groups do.
 
-use rustc_hash::FxHashMap;
+use std::collections::HashMap;
+
+use indexmap::IndexMap;
 
 use super::arrange::{Heads, Part, Place};
 use super::regular::is_regular;
@@ -106,7 +108,7 @@ pub(super) fn ranks(norms: &[f64]) -> Vec<f64> {
 }
 
 /// Ranks of the norms of parts that stand in other tensors, each in canonical order and centred within its heads.
-pub(super) type Others = FxHashMap<Part, Vec<f64>>;
+pub(super) type Others = HashMap<Part, Vec<f64>>;
 
 /// What is known of a module beyond its fused tensor.
 pub(super) struct Context {
@@ -119,7 +121,8 @@ impl Context {
     /// training ties, in nats.
     fn norms_gain(&self, ranks: &[f64], places: &[Place], shuffle: Option<&[u32]>) -> (f64, f64) {
         let Some(heads) = self.heads else { return (0.0, 0.0) };
-        let mut parts: FxHashMap<Part, Vec<f64>> = FxHashMap::default();
+        // In an order: sums of floats depend on it.
+        let mut parts: IndexMap<Part, Vec<f64>> = IndexMap::new();
         for (at, (part, index)) in places.iter().enumerate() {
             let rank = ranks[shuffle.map_or(at, |order| order[at] as usize)];
             let list = parts.entry(*part).or_insert_with(|| vec![0.0; heads.rows(*part) as usize]);
@@ -197,7 +200,7 @@ pub(super) struct Tally {
 /// The control is the same rows in random order: a matrix of the same shape whose rows have no place. All arrangements
 /// of the same sizes are alike on it, so one of them tells the mean and the variance of all.
 pub(super) fn arrangements(rows: &Rows, context: &Context, candidates: &[Vec<Place>], seed: u64) -> Tally {
-    let mut known: FxHashMap<Vec<u8>, f64> = FxHashMap::default();
+    let mut known: HashMap<Vec<u8>, f64> = HashMap::default();
     let raw: Vec<f64> = candidates
         .iter()
         .map(|places| {

@@ -12,6 +12,7 @@ use std::thread;
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
 pub use crate::format::output::Placement;
+use crate::parallel::with_threads;
 use crate::plan::{Plan, Step, ValueOp};
 use crate::progress::Progress;
 
@@ -272,17 +273,10 @@ impl Run<'_> {
             }
             worker.finish()
         };
-        thread::scope(|scope| {
-            let others: Vec<_> = (1..threads.min(jobs.len())).map(|_| scope.spawn(work)).collect();
-            let mut outcome = work();
-            for other in others {
-                match other.join() {
-                    Ok(part) => outcome.add(part),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            outcome
-        })
+        let mut parts = with_threads(threads.min(jobs.len()), None, &work).into_iter();
+        let mut outcome = parts.next().unwrap_or_default();
+        parts.for_each(|part| outcome.add(part));
+        outcome
     }
 
     /// Refuses what the planner should not have let through.

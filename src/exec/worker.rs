@@ -1,11 +1,9 @@
 //! One thread's work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::io;
 use std::ops::Range;
-
-use rustc_hash::FxHashMap;
 
 use super::buffer::Buffer;
 use super::check::{self, Unmet};
@@ -134,7 +132,7 @@ impl<'a> Worker<'a> {
     fn group(&mut self, targets: &Range<usize>) -> Result<(), Errors> {
         let mut length = 0;
         let mut pieces: Vec<Piece<'_>> = Vec::new();
-        let mut wanted: FxHashMap<usize, u64> = FxHashMap::default();
+        let mut wanted: HashMap<usize, u64> = HashMap::default();
         for target in targets.clone() {
             let tensor = &self.run.plan.targets[target];
             let place = length / tensor.unit();
@@ -238,9 +236,17 @@ impl<'a> Worker<'a> {
                     io::ErrorKind::QuotaExceeded => {
                         format!("cannot write the output, the quota is used up: {error}")
                     }
+                    io::ErrorKind::FileTooLarge => {
+                        format!("cannot write the output, a file may not grow so large: {error}")
+                    }
                     _ => format!("cannot write the output: {error}"),
                 };
-                Diagnostic::error("exec/write", message).tensor(&self.run.plan.targets[target].key)
+                let diagnostic =
+                    Diagnostic::error("exec/write", message).tensor(&self.run.plan.targets[target].key);
+                match error.kind() {
+                    io::ErrorKind::FileTooLarge => diagnostic.help(super::publish::LARGER_FILES),
+                    _ => diagnostic,
+                }
             })?;
             (from, place) = (from + length, place + length);
         }

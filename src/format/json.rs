@@ -96,7 +96,6 @@ pub(super) fn repeated<'e, T>(entries: &'e [(Cow<'_, str>, T)]) -> Vec<&'e str> 
         let stands_before = |at: usize| entries[..at].iter().any(|(other, _)| *other == entries[at].0);
         return (0..entries.len()).filter(|&at| stands_before(at)).map(|at| &*entries[at].0).collect();
     }
-    // Not FxHash: the keys come from a file that may have been made to collide.
     let mut seen = HashSet::with_capacity(entries.len());
     entries.iter().map(|(key, _)| &**key).filter(|&key| !seen.insert(key)).collect()
 }

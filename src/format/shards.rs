@@ -257,8 +257,11 @@ fn resolve(
 
 /// Returns the names of files that are not there, for a message.
 pub(super) fn missing(names: &[&str]) -> String {
-    let list = fold_keys(names.iter().copied()).into_iter().map(|name| format!("`{}`", shown(&name)));
-    list.collect::<Vec<_>>().join(", ")
+    const MOST: usize = 40;
+    let folded = fold_keys(names.iter().copied());
+    let list = folded.iter().take(MOST).map(|name| format!("`{}`", shown(name)));
+    let more = folded.len().checked_sub(MOST).filter(|more| *more > 0);
+    list.chain(more.map(|more| format!("… and {more} more"))).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns why a shard's name cannot be one, completing "which …".

@@ -3,12 +3,12 @@
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
 use super::{io_error, sniff};
 use crate::diag::{Diagnostic, Errors};
-use crate::positioned::{read_exact_at, write_all_at};
+use crate::positioned::{Handle, read_exact_at, write_all_at};
 
 /// Bytes that are read at given places, by any number of threads at once.
 pub(crate) trait Store: Send + Sync + std::fmt::Debug {
@@ -16,12 +16,12 @@ pub(crate) trait Store: Send + Sync + std::fmt::Debug {
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 }
 
-/// A file that stays open, as it was when its header was read.
+/// A file as it was when its header was read.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     /// What the user or an index named.
     pub(crate) path: PathBuf,
-    file: File,
+    file: Handle,
     /// In bytes.
     pub(crate) size: u64,
     modified: Option<SystemTime>,
@@ -32,6 +32,7 @@ impl OpenFile {
     pub(crate) fn open(path: &Path) -> Result<Arc<OpenFile>, Errors> {
         let (file, metadata): (File, Metadata) = sniff::open_regular(path)?;
         let (size, modified) = (metadata.len(), metadata.modified().ok());
+        let file = Handle::new(path, file, false).map_err(|error| io_error(path, "open it", &error))?;
         Ok(Arc::new(OpenFile { path: path.to_owned(), file, size, modified }))
     }
 
@@ -57,7 +58,12 @@ impl OpenFile {
     pub(crate) fn stamp(&self) -> String {
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         #[cfg(unix)]
-        let inode = self.file.metadata().ok().map(|data| std::os::unix::fs::MetadataExt::ino(&data));
+        let inode = self
+            .file
+            .file()
+            .and_then(|file| file.metadata())
+            .ok()
+            .map(|data| std::os::unix::fs::MetadataExt::ino(&data));
         #[cfg(not(unix))]
         let inode: Option<u64> = None;
         format!("{path:?} {} {:?} {inode:?}", self.size, self.modified)
@@ -66,7 +72,11 @@ impl OpenFile {
     /// Checks that the file is still the one that was opened.
     pub(crate) fn unchanged(&self) -> Result<(), Errors> {
         // The handle, not the path: a file that was replaced is still read whole through its handle.
-        let now = self.file.metadata().map_err(|error| io_error(&self.path, "look at it again", &error))?;
+        let now = self
+            .file
+            .file()
+            .and_then(|file| file.metadata())
+            .map_err(|error| io_error(&self.path, "look at it again", &error))?;
         if now.len() == self.size && now.modified().ok() == self.modified {
             return Ok(());
         }
@@ -82,7 +92,7 @@ impl OpenFile {
 
 impl Store for OpenFile {
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        read_exact_at(&self.file, offset, buffer)
+        read_exact_at(&*self.file.file()?, offset, buffer)
     }
 }
 
@@ -171,7 +181,45 @@ pub(crate) type Decode = Box<dyn Fn(&mut dyn Write) -> io::Result<()> + Send + S
 pub(crate) struct Spool {
     tensors: Vec<Spooled>,
     end: u64,
-    file: Mutex<Option<Arc<File>>>,
+    /// The temporary file and where this store begins in it.
+    file: Mutex<Option<(Arc<Temporary>, u64)>>,
+}
+
+/// The unnamed temporary file of all stores that are in use: hundreds of shards do not need one each.
+#[derive(Debug)]
+struct Temporary {
+    file: File,
+    /// How much of it is given away.
+    end: Mutex<u64>,
+}
+
+static TEMPORARY: Mutex<Weak<Temporary>> = Mutex::new(Weak::new());
+
+/// Returns the temporary file, with so many bytes more, and where these begin.
+fn temporary(length: u64) -> io::Result<(Arc<Temporary>, u64)> {
+    let mut shared = TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner);
+    let temporary = match shared.upgrade() {
+        Some(temporary) => temporary,
+        None => Arc::new(Temporary { file: tempfile::tempfile()?, end: Mutex::new(0) }),
+    };
+    *shared = Arc::downgrade(&temporary);
+    let mut end = temporary.end.lock().unwrap_or_else(PoisonError::into_inner);
+    let begin = *end;
+    let longer = begin.checked_add(length).ok_or(io::ErrorKind::FileTooLarge)?;
+    temporary.file.set_len(longer)?;
+    *end = longer;
+    drop(end);
+    Ok((temporary, begin))
+}
+
+/// Says of a failure where the temporary files are, and how to put them elsewhere.
+fn in_temporary(error: &io::Error) -> io::Error {
+    let folder = std::env::temp_dir();
+    let message = format!(
+        "cannot keep what is decoded in a temporary file in {}: {error}; set TMPDIR=FOLDER to a folder with room for it",
+        folder.display()
+    );
+    io::Error::new(error.kind(), message)
 }
 
 struct Spooled {
@@ -207,12 +255,10 @@ impl Spool {
         self.tensors.is_empty()
     }
 
-    fn file(&self) -> io::Result<Arc<File>> {
+    fn file(&self) -> io::Result<(Arc<Temporary>, u64)> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if file.is_none() {
-            let temporary = tempfile::tempfile()?;
-            temporary.set_len(self.end)?;
-            *file = Some(Arc::new(temporary));
+            *file = Some(temporary(self.end).map_err(|error| in_temporary(&error))?);
         }
         file.clone().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -224,32 +270,34 @@ impl Store for Spool {
         if end > self.end {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let file = self.file()?;
+        let (file, base) = self.file()?;
         let first = self.tensors.partition_point(|tensor| tensor.begin + tensor.length <= offset);
         for tensor in self.tensors[first..].iter().take_while(|tensor| tensor.begin < end) {
             let mut done = tensor.done.lock().unwrap_or_else(PoisonError::into_inner);
-            let result = done.get_or_insert_with(|| decode(tensor, &file).map_err(|error| error.to_string()));
+            let result =
+                done.get_or_insert_with(|| decode(tensor, &file, base).map_err(|error| error.to_string()));
             result.clone().map_err(io::Error::other)?;
         }
-        read_exact_at(&file, offset, buffer)
+        read_exact_at(&file.file, base + offset, buffer)
     }
 }
 
-fn decode(tensor: &Spooled, file: &Arc<File>) -> io::Result<()> {
-    let slot = Slot { file: Arc::clone(file), position: tensor.begin, end: tensor.begin + tensor.length };
+fn decode(tensor: &Spooled, file: &Arc<Temporary>, base: u64) -> io::Result<()> {
+    let begin = base + tensor.begin;
+    let slot = Slot { file: Arc::clone(file), position: begin, end: begin + tensor.length };
     let mut writer = io::BufWriter::with_capacity(1 << 16, slot);
     (tensor.decode)(&mut writer)?;
     let slot = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
     if slot.position == slot.end {
         return Ok(());
     }
-    let message = format!("only {} of {} bytes came out", slot.position - tensor.begin, tensor.length);
+    let message = format!("only {} of {} bytes came out", slot.position - begin, tensor.length);
     Err(io::Error::new(io::ErrorKind::InvalidData, message))
 }
 
 /// The place of one tensor in the temporary file.
 struct Slot {
-    file: Arc<File>,
+    file: Arc<Temporary>,
     position: u64,
     end: u64,
 }
@@ -259,7 +307,7 @@ impl Write for Slot {
         if bytes.len() as u64 > self.end - self.position {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "more bytes came out than its shape has"));
         }
-        write_all_at(&self.file, self.position, bytes)?;
+        write_all_at(&self.file.file, self.position, bytes).map_err(|error| in_temporary(&error))?;
         self.position += bytes.len() as u64;
         Ok(bytes.len())
     }

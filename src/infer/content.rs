@@ -1,10 +1,10 @@
 //! What tensors hold: single values, and fingerprints of lines that do not depend on the order within a line.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use half::{bf16, f16};
-use rustc_hash::FxHashMap;
 
 use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Diagnostic, Errors};
@@ -57,7 +57,7 @@ type Elements = Rc<Vec<u64>>;
 pub(super) struct Content<'a> {
     reader: &'a dyn Reader,
     /// Small tensors that were read last.
-    kept: RefCell<FxHashMap<(usize, Dtype), Elements>>,
+    kept: RefCell<HashMap<(usize, Dtype), Elements>>,
 }
 
 impl<'a> Content<'a> {

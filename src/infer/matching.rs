@@ -1,8 +1,6 @@
 //! Which lines of the source a target tensor holds, by content.
 
-use std::collections::BTreeSet;
-
-use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::content::{Content, Lines, is_plain, line_index};
 use crate::catalog::TensorMeta;
@@ -23,7 +21,7 @@ struct LineAt {
 /// The source's lines by fingerprint.
 #[derive(Default)]
 pub(super) struct Table {
-    by_print: FxHashMap<u64, u32>,
+    by_print: HashMap<u64, u32>,
     groups: Vec<Vec<LineAt>>,
 }
 
@@ -86,7 +84,7 @@ pub(super) struct Matcher<'a> {
     /// Per target tensor, per axis.
     cells: Vec<Vec<(usize, Vec<Cell>)>>,
     /// The value of source tensors whose elements are all the same, as elements of a type.
-    source_constants: FxHashMap<(usize, Dtype), u64>,
+    source_constants: HashMap<(usize, Dtype), u64>,
     /// The value of target tensors whose elements are all the same.
     target_constants: Vec<Option<u64>>,
 }
@@ -96,7 +94,7 @@ impl<'a> Matcher<'a> {
     pub(super) fn new(source: Content<'a>, target: Content<'a>) -> Result<Matcher<'a>, Errors> {
         let wanted: BTreeSet<Dtype> = target.tensors().iter().map(|tensor| tensor.dtype).collect();
         let mut table = Table::default();
-        let mut source_constants = FxHashMap::default();
+        let mut source_constants = HashMap::default();
         for (at, tensor) in source.tensors().iter().enumerate().filter(|(_, tensor)| is_usable(tensor)) {
             for &dtype in &wanted {
                 if dtype == tensor.dtype || (dtype.is_computable() && tensor.dtype.is_computable()) {
@@ -225,13 +223,13 @@ impl<'a> Matcher<'a> {
             return Ok(None);
         }
         let wanted = self.target.all(at, tensor.dtype)?;
-        let mut counts: FxHashMap<u64, u64> = FxHashMap::default();
+        let mut counts: HashMap<u64, u64> = HashMap::default();
         wanted.iter().for_each(|&value| *counts.entry(value).or_default() += 1);
-        let mut by_value: FxHashMap<u64, Vec<LineAt>> = FxHashMap::default();
+        let mut by_value: HashMap<u64, Vec<LineAt>> = HashMap::default();
         for &source in &among {
             let values = self.source.all(source, tensor.dtype)?;
             // One holds the other: all that is shared must be the whole of one of them.
-            let mut own: FxHashMap<u64, u64> = FxHashMap::default();
+            let mut own: HashMap<u64, u64> = HashMap::default();
             values.iter().for_each(|&value| *own.entry(value).or_default() += 1);
             let inside = own.keys().all(|value| counts.contains_key(value));
             let around = counts.keys().all(|value| *value == 0 || own.contains_key(value));
@@ -278,7 +276,7 @@ impl<'a> Matcher<'a> {
                 // Order that is the same in one line is, or later lines contradict it.
                 return self.same_order(pairs, target_axis, source_axis, wanted.len() as u64);
             }
-            let mut places: FxHashMap<u64, Vec<u64>> = FxHashMap::default();
+            let mut places: HashMap<u64, Vec<u64>> = HashMap::default();
             found
                 .iter()
                 .enumerate()
@@ -295,7 +293,7 @@ impl<'a> Matcher<'a> {
             });
         }
         let Some(candidates) = candidates else { return Ok(None) };
-        let mut used = FxHashSet::default();
+        let mut used = HashSet::new();
         let mut order = Vec::with_capacity(candidates.len());
         for places in &candidates {
             let next = order.last().map(|last| last + 1);
@@ -362,7 +360,7 @@ fn choose(
     similarity: &dyn Fn(usize) -> u64,
     tensors: &[TensorMeta],
 ) -> Vec<Option<LineAt>> {
-    let mut votes: FxHashMap<(u32, u8), u64> = FxHashMap::default();
+    let mut votes: HashMap<(u32, u8), u64> = HashMap::default();
     for group in groups.iter().flatten() {
         let mut here: Vec<(u32, u8)> = group.iter().map(|found| (found.tensor, found.axis)).collect();
         here.sort_unstable();
@@ -370,7 +368,7 @@ fn choose(
         here.into_iter().for_each(|found| *votes.entry(found).or_default() += 1);
     }
     // A tensor that is held as a whole goes before one that merely has such values too.
-    let rank: FxHashMap<(u32, u8), (u64, u64, u64)> = votes
+    let rank: HashMap<(u32, u8), (u64, u64, u64)> = votes
         .iter()
         .map(|(&(tensor, axis), &votes)| {
             let elements = tensors[tensor as usize].elements();

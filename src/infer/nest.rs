@@ -1,8 +1,6 @@
 //! Places in a grid → loops: which axes of the source a target axis steps through, and where one block ends.
 
-use std::collections::BTreeSet;
-
-use rustc_hash::FxHashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// What a cell of the grid holds: something that is alike along a block, and where in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +51,7 @@ const WORK: (u64, u64) = (256, 4_000_000);
 /// Labels with the steps that loops around them take.
 #[derive(Default)]
 struct Labels {
-    known: FxHashMap<(u32, Vec<i64>), u32>,
+    known: HashMap<(u32, Vec<i64>), u32>,
     /// The label before, and the steps.
     made: Vec<(u32, Vec<i64>)>,
     first: u32,

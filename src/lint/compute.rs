@@ -1,8 +1,6 @@
 //! Attention computed from both sides of a trial, each as its layout's `forward` says, and the element that contradicts it.
 
-use std::collections::BTreeSet;
-
-use rustc_hash::FxHashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::model::{Model, Place};
 use super::setting::Setting;
@@ -32,7 +30,7 @@ impl Computed {
 }
 
 /// Bytes of tensors by name.
-type Bytes = FxHashMap<String, Vec<u8>>;
+type Bytes = HashMap<String, Vec<u8>>;
 
 /// One kind of attention of a setting.
 pub(super) struct Attention<'s, 'a> {

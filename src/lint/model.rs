@@ -1,6 +1,6 @@
 //! The tensors that a layout stores of a model, and what each of their elements is, read naively from the expressions.
 
-use rustc_hash::FxHashMap;
+use std::collections::HashMap;
 
 use super::setting::Setting;
 use crate::bind::AxisSizes;
@@ -87,7 +87,7 @@ impl<'a> Model<'_, 'a> {
     pub(super) fn tensors(&self) -> Result<Vec<Tensor>, Vec<Diagnostic>> {
         let (layout, setting) = (self.layout(), self.setting);
         let mut tensors: Vec<Tensor> = Vec::new();
-        let mut names: FxHashMap<String, usize> = FxHashMap::default();
+        let mut names: HashMap<String, usize> = HashMap::default();
         let mut errors = Vec::new();
         let rules = layout.rules.iter().enumerate().zip(&setting.takes_part[self.side]);
         for (at, rule) in rules.filter(|(_, takes_part)| **takes_part).map(|(rule, _)| rule) {

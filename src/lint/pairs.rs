@@ -1,9 +1,8 @@
 //! Every ordered pair of layouts, each on several models.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use indexmap::IndexMap;
-use rustc_hash::FxHashMap;
 
 use super::canonical::NAME;
 use super::compute::{Attention, Computed};
@@ -60,7 +59,7 @@ impl<'a> Pairs<'a> {
             }
         }
         // Most pairs of a family say the same of their sizes.
-        let mut known: FxHashMap<String, Option<AxisSizes>> = FxHashMap::default();
+        let mut known: HashMap<String, Option<AxisSizes>> = HashMap::default();
         let sizes = all.iter().map(|layouts| {
             let equations = Equations::new(mapping, *layouts);
             known.entry(equations.signature()).or_insert_with(|| equations.solve(7, false)).clone()

@@ -1,9 +1,7 @@
 //! One layout to another, on a model without a checkpoint: bind, plan, prove, execute, and every element compared with
 //! the naive reading of both expressions.
 
-use std::collections::BTreeMap;
-
-use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::model::{Model, Place, Tensor};
 use super::setting::Setting;
@@ -81,7 +79,7 @@ impl Checkpoint {
     }
 
     /// Returns the tensors as a computation reads them, with other values.
-    pub(super) fn weights<'b>(&self, bytes: &'b FxHashMap<String, Vec<u8>>) -> MemoryWeights<'b> {
+    pub(super) fn weights<'b>(&self, bytes: &'b HashMap<String, Vec<u8>>) -> MemoryWeights<'b> {
         let named = |(at, stored): (usize, &Stored)| (stored.tensor.key.clone(), stored.tensor.meta(at));
         MemoryWeights {
             names: self.tensors.iter().enumerate().map(named).collect(),
@@ -110,7 +108,7 @@ pub(super) fn convert(setting: &Setting<'_>) -> Result<[Checkpoint; 2], Failure>
     let plan = build(&bound, &catalog, &options)?;
     prove(&plan, &catalog)?;
     let (placements, output) = in_memory(&plan, &catalog, &source.bytes(), 2 << 20)?;
-    let written: FxHashMap<&str, (&[u64], &[u8])> = plan
+    let written: BTreeMap<&str, (&[u64], &[u8])> = plan
         .targets
         .iter()
         .zip(&placements)
@@ -127,7 +125,7 @@ pub(super) fn convert(setting: &Setting<'_>) -> Result<[Checkpoint; 2], Failure>
 fn compare(
     setting: &Setting<'_>,
     wanted: Checkpoint,
-    written: &FxHashMap<&str, (&[u64], &[u8])>,
+    written: &BTreeMap<&str, (&[u64], &[u8])>,
 ) -> Result<Checkpoint, Failure> {
     let to = setting.layouts[1];
     let mut errors = Vec::new();

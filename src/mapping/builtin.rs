@@ -117,15 +117,20 @@ pub(super) fn families(wanted: &(dyn Fn(&str) -> bool + Sync)) -> Vec<Mapping> {
     let (next, read) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
     thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some((name, _)) = FILES.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Some(mapping) = Some(*name).filter(|name| wanted(name)).and_then(family) {
-                        read.lock().unwrap_or_else(PoisonError::into_inner).push(mapping);
-                    }
+        let work = || {
+            while let Some((name, _)) = FILES.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if let Some(mapping) = Some(*name).filter(|name| wanted(name)).and_then(family) {
+                    read.lock().unwrap_or_else(PoisonError::into_inner).push(mapping);
                 }
-            });
+            }
+        };
+        // Where the system has no more threads to give, this one does all.
+        for _ in 1..threads {
+            if thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                break;
+            }
         }
+        work();
     });
     let mut families: Vec<Mapping> = read.into_inner().unwrap_or_else(PoisonError::into_inner);
     families.sort_by_key(|mapping| FILES.iter().position(|(name, _)| *name == mapping.family));

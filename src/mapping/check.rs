@@ -1,12 +1,11 @@
 //! What can be wrong with a mapping before any checkpoint is seen.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use indexmap::IndexMap;
-use rustc_hash::FxHashMap;
 
 use super::read::{Unread, declared, unknown_param};
-use super::{Axis, Layout, Mapping, Needed, Rule, cover, exclude_each_other};
+use super::{Axis, Layout, Mapping, Needed, Rule, bounds, cover, exclude_each_other};
 use crate::diag::{Collector, Diagnostic, nearest};
 use crate::notation::{AxisName, Dim, DimKind, Label, Term, for_each_axis};
 use crate::span::Span;
@@ -14,6 +13,9 @@ use crate::span::Span;
 /// Checks names, labels, axes and captures; every error is collected. What could not be read was told, and is not
 /// looked at.
 pub(super) fn check(mapping: &Mapping, unread: &Unread, errors: &mut Collector) {
+    if !bounds::check(mapping, errors) {
+        return;
+    }
     let complete = !errors.has_errors();
     for (name, axis) in &mapping.axes {
         check_axis(mapping, None, name, axis, errors);
@@ -103,10 +105,10 @@ fn check_layout(mapping: &Mapping, layout: &Layout, errors: &mut Collector) {
             }
         }
     }
-    let mut by_names: FxHashMap<_, Vec<&Rule>> = FxHashMap::default();
+    let mut by_names: HashMap<_, Vec<&Rule>> = HashMap::default();
     for rule in &layout.rules {
         let before = by_names.entry((&rule.template.file, &rule.template.key)).or_default();
-        for other in before.iter().filter(|other| !exclude_each_other(&rule.when, &other.when)) {
+        if let Some(other) = before.iter().find(|other| !exclude_each_other(&rule.when, &other.when)) {
             errors.push(
                 Diagnostic::error("mapping/duplicate", "two rules for the same names")
                     .rule(&rule.expr.span)

@@ -13,6 +13,9 @@ use crate::diag::{Collector, Diagnostic, nearest};
 use crate::notation::Text;
 use crate::span::{Source, Span};
 
+/// The most unknown fields of one object that are told one by one.
+const MOST_UNKNOWN: usize = 20;
+
 /// A value and its place; for a string the place is the text between the quotes.
 #[derive(Clone, Debug)]
 pub(super) struct Json {
@@ -216,7 +219,10 @@ impl Json {
     /// Says that a field is missing in the object.
     fn missing(&self, field: &Field) -> Diagnostic {
         let names: Vec<String> = match &self.value {
-            Kind::Object(entries) => entries.keys().map(|name| format!("`{name}`")).collect(),
+            Kind::Object(entries) => {
+                let shown = entries.keys().take(MOST_UNKNOWN).map(|name| format!("`{name}`"));
+                shown.chain((entries.len() > MOST_UNKNOWN).then(|| "…".to_owned())).collect()
+            }
             _ => Vec::new(),
         };
         let found = if names.is_empty() { "no fields".into() } else { names.join(", ") };
@@ -287,10 +293,22 @@ impl Json {
     /// Returns an object's fields after reporting those that are not `known`.
     pub(super) fn fields(&self, known: &[Field], errors: &mut Collector) -> Fields<'_> {
         let fields = self.object(errors);
-        for (name, (span, _, _)) in fields.into_iter().flatten() {
-            if known.iter().all(|field| field.name != name) {
-                errors.push(unknown_field(name, span, known));
-            }
+        let unknown =
+            fields.into_iter().flatten().filter(|(name, _)| known.iter().all(|field| field.name != *name));
+        let unknown: Vec<(&String, &Span)> = unknown.map(|(name, (span, ..))| (name, span)).collect();
+        for (name, span) in unknown.iter().take(MOST_UNKNOWN) {
+            errors.push(unknown_field(name, span, known));
+        }
+        // Another kind of file, such as a vocabulary, has hundreds of thousands.
+        if let Some((_, span)) = unknown.get(MOST_UNKNOWN) {
+            let names: Vec<String> = known.iter().map(|field| format!("`{}`", field.name)).collect();
+            errors.push(
+                Diagnostic::error("mapping/unknown-field", "more unknown fields than are told one by one")
+                    .rule(span)
+                    .expected(format!("one of {}", names.join(", ")))
+                    .found(format!("{} more here", unknown.len() - MOST_UNKNOWN))
+                    .help("is this a mapping file? its fields are these"),
+            );
         }
         Fields(fields)
     }

@@ -485,6 +485,20 @@ fn matches(pieces: &[Piece], text: &str, captures: Captures) -> Option<Captures>
             bind(&mut captures.counts, name, count).then(|| matches(rest, behind, captures)).flatten()
         }
         Piece::Path { name, separator } => {
+            // What does not end as the template ends is not tried at each of a long name's separators.
+            let ends = match pieces.last() {
+                // An empty path may swallow the separator before it.
+                Some(Piece::Literal(literal)) => {
+                    text.ends_with(literal.trim_start_matches(|c: char| !c.is_alphanumeric()))
+                }
+                Some(Piece::Axis { suffix: false, .. } | Piece::Count { .. }) => {
+                    text.ends_with(|c: char| c.is_ascii_digit())
+                }
+                _ => true,
+            };
+            if !ends {
+                return None;
+            }
             let try_path = |path: &str, rest: &[Piece], behind: &str| {
                 // Most places where a path could end are told apart by what follows, and long names have many.
                 matches(rest, behind, captures.clone())?;

@@ -4,6 +4,7 @@
 //! them. [`read`] decodes and checks a file, [`builtin`] holds those that are compiled into the library.
 
 pub mod arith;
+mod bounds;
 pub mod builtin;
 mod check;
 mod cover;

@@ -4,7 +4,8 @@
 //! It looks at offsets and loops alone and knows nothing of expressions, so it does not repeat a mistake that was made
 //! in deriving them.
 
-use rustc_hash::FxHashSet;
+use std::collections::HashSet;
+
 use smallvec::SmallVec;
 
 use super::{Plan, Region, Step, unit};
@@ -64,7 +65,7 @@ pub fn prove(plan: &Plan, catalog: &Catalog) -> Result<Proof, Errors> {
         // What two steps read alike is used once.
         let regions: Vec<Region> = match used.len() {
             0 | 1 => used.into_vec(),
-            _ => used.into_iter().collect::<FxHashSet<Region>>().into_iter().collect(),
+            _ => used.into_iter().collect::<HashSet<Region>>().into_iter().collect(),
         };
         // A stored view is proved on its own elements, counted as they lie.
         if tiles_shape(regions, stored.dtype, &stored.shape, &stored.strides) {

@@ -33,9 +33,9 @@ mod card;
 
 pub use card::{card, failed_card};
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
 use crate::convert::{Checked, Conversion};
@@ -97,7 +97,7 @@ pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration)
         .iter()
         .map(|dropped| json!({ "key": catalog.tensors[dropped.tensor].key, "reason": dropped.reason.text() }))
         .collect();
-    let mut unused: FxHashMap<(&str, &str), u64> = FxHashMap::default();
+    let mut unused: HashMap<(&str, &str), u64> = HashMap::default();
     for part in &conversion.plan.unused {
         let stored = &catalog.tensors[part.source];
         let units = part.region.loops.iter().map(|(count, _)| count).product::<u64>();

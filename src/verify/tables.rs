@@ -4,9 +4,8 @@
 //! entries holds for every layout whose axes do not share a parameter's axis unevenly; [`super::readback`] spot-checks
 //! it with whole elements.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-use rustc_hash::FxHashMap;
 
 use super::naive::{Element, Found, Reader, Sizes, Values};
 use crate::bind::{AxisSizes, Reading};
@@ -132,7 +131,7 @@ pub(super) struct Place {
 pub(super) struct Tables<'a> {
     pub(super) near: Reader<'a>,
     pub(super) far: Reader<'a>,
-    made: Mutex<FxHashMap<CacheKey, Arc<Slot>>>,
+    made: Mutex<HashMap<CacheKey, Arc<Slot>>>,
 }
 
 /// A table that a thread makes, or has made: `None` where there is none.

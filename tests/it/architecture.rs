@@ -159,9 +159,16 @@ fn the_library_knows_no_terminal() {
         if path.starts_with("src/cli") || path == Path::new("src/main.rs") {
             continue;
         }
-        for name in
-            ["clap", "indicatif", "annotate_snippets", "ctrlc", "println!", "eprintln!", "process::exit"]
-        {
+        for name in [
+            "clap",
+            "indicatif",
+            "annotate_snippets",
+            "ctrlc",
+            "signal_hook",
+            "println!",
+            "eprintln!",
+            "process::exit",
+        ] {
             assert!(!code(&text).contains(name), "{} uses {name}", path.display());
         }
     }

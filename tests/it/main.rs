@@ -30,6 +30,8 @@ mod kit;
 mod layout_pairs;
 mod left_behind;
 mod library;
+#[cfg(unix)]
+mod limits;
 mod many;
 mod needed;
 mod notation;

@@ -185,7 +185,7 @@ impl Staging {
     pub fn finished(&self, file: usize, rounded: &[Rounded], progress: &dyn Progress) -> Result<(), Errors> {
         let Some(staged) = self.files.get(file) else { return Ok(()) };
         let always = PublishOptions { sync: true, ..self.options };
-        let synced = staged.file.sync_all();
+        let synced = staged.file.file().and_then(|file| file.sync_all());
         synced.map_err(|error| io_error(&staged.target, "write it to the disk", &error))?;
         sync_folder(&self.work.new_folder(), always)?;
         let blake3 = hash(staged, progress)?;
@@ -227,7 +227,7 @@ fn hash(staged: &Staged, progress: &dyn Progress) -> Result<String, Errors> {
             return Err(Diagnostic::error("exec/cancelled", "stopped while reading what was written").into());
         }
         buffer.resize(CHUNK.min(staged.size - at) as usize, 0);
-        let read = read_exact_at(&staged.file, at, &mut buffer);
+        let read = staged.file.file().and_then(|file| read_exact_at(&file, at, &mut buffer));
         read.map_err(|error| io_error(&staged.target, "read it back", &error))?;
         hasher.update(&buffer);
     }

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::format::Format;
 use crate::format::output::{Companion, Content, OutputFile, OutputLayout};
-use crate::positioned::{read_exact_at, write_all_at};
+use crate::positioned::{Handle, read_exact_at, write_all_at};
 use crate::shown::{escaped, is_unshowable};
 
 mod exchange;
@@ -45,6 +45,7 @@ pub use guard::{Existing, Guard, Pending};
 use kept::Whole;
 pub use kept::{Fingerprint, Kept};
 use record::Record;
+pub(super) use system::LARGER_FILES;
 pub use system::io_error;
 use system::{
     Stamp, appeared, existing_folder, is_there, keep_attributes, name_error, no_link, parent, put,
@@ -109,7 +110,7 @@ impl PublishOptions {
 /// A file in the making.
 #[derive(Debug)]
 struct Staged {
-    file: File,
+    file: Handle,
     /// Where it lies until it is published.
     path: PathBuf,
     /// In bytes.
@@ -124,12 +125,13 @@ impl Staged {
     /// Gives the file its size and writes what stands around the data.
     fn fill(&self, output: &OutputFile) -> Result<(), Errors> {
         let write = |error: io::Error| Errors::from(io_error(&self.target, "write it", &error));
+        let file = self.file.file().map_err(write)?;
         // ext4 writes a file out when it is closed that was ever emptied: only one that holds something is.
-        if self.file.metadata().map_err(write)?.len() > 0 {
-            self.file.set_len(0).map_err(write)?;
+        if file.metadata().map_err(write)?.len() > 0 {
+            file.set_len(0).map_err(write)?;
         }
-        self.file.set_len(output.size).map_err(write)?;
-        output.pieces.iter().try_for_each(|(at, bytes)| write_all_at(&self.file, *at, bytes)).map_err(write)
+        file.set_len(output.size).map_err(write)?;
+        output.pieces.iter().try_for_each(|(at, bytes)| write_all_at(&file, *at, bytes)).map_err(write)
     }
 }
 
@@ -228,6 +230,7 @@ impl Staging {
             Some(fingerprint) => staging.refused = kept::begin(&staging.work, fingerprint)?,
             None => staging.work.begin_anew()?,
         }
+        system::check_space(&staging.work.new_folder(), destination.path(), staging.needed(layout))?;
         for file in &layout.files {
             let staged = staging.stage(file)?;
             staging.files.push(staged);
@@ -249,6 +252,18 @@ impl Staging {
             kept::remove_others(&staging.work, &all.map(|staged| &*staged.path).collect::<Vec<_>>())?;
         }
         Ok(staging)
+    }
+
+    /// Returns the bytes that are to be written, without the files that an earlier run has finished. What is replaced stays
+    /// until the new files are whole, so that its room does not count.
+    fn needed(&self, layout: &OutputLayout) -> u64 {
+        let open =
+            layout.files.iter().filter(|file| kept::whole(&self.work, &file.name, file.size).is_none());
+        let companions = layout.companions.iter().map(|companion| match &companion.content {
+            Content::Bytes(bytes) => bytes.len() as u64,
+            Content::Copy(from, _) => fs::metadata(from).map_or(0, |metadata| metadata.len()),
+        });
+        open.map(|file| file.size).chain(companions).fold(0, u64::saturating_add)
     }
 
     /// Returns the path that an output will have.
@@ -274,6 +289,7 @@ impl Staging {
             None if is_there(&path) => fs::remove_file(&path).and_then(|()| create_new(&path)),
             None => create_new(&path),
         };
+        let file = file.and_then(|file| Handle::new(&path, file, true));
         let file = file.map_err(|error| io_error(&target, "create it", &error))?;
         let staged = Staged { file, path, size: output.size, target, whole };
         if staged.whole.is_none() {
@@ -291,8 +307,8 @@ impl Staging {
             Content::Bytes(bytes) => self.stage(&file(vec![(0, bytes.clone())], bytes.len() as u64)),
             Content::Copy(from, most) => {
                 let mut staged = self.stage(&file(Vec::new(), 0))?;
-                staged.size = system::copy(from, &staged.file, *most)
-                    .map_err(|error| io_error(from, "carry it over", &error))?;
+                let copied = staged.file.file().and_then(|file| system::copy(from, &file, *most));
+                staged.size = copied.map_err(|error| io_error(from, "carry it over", &error))?;
                 Ok(staged)
             }
         }
@@ -311,13 +327,13 @@ impl Staging {
             let message = format!("{} bytes at {offset} lie outside file {file} of the output", bytes.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         };
-        write_all_at(&staged.file, offset, bytes)
+        write_all_at(&*staged.file.file()?, offset, bytes)
     }
 
     /// Reads bytes of a file back, counted as in [`Staging::write_all_at`].
     pub(super) fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let staged = self.files.get(file).ok_or(io::ErrorKind::InvalidInput)?;
-        read_exact_at(&staged.file, offset, buffer)
+        read_exact_at(&*staged.file.file()?, offset, buffer)
     }
 
     /// Returns the path that a file will have.
@@ -343,7 +359,7 @@ impl Staging {
     pub fn publish(mut self) -> Result<Vec<PathBuf>, Errors> {
         if self.options.sync {
             for staged in self.files.iter().chain(&self.companions).chain(&self.index) {
-                let synced = staged.file.sync_all();
+                let synced = staged.file.file().and_then(|file| file.sync_all());
                 synced.map_err(|error| io_error(&staged.target, "write it to the disk", &error))?;
             }
             sync_folder(&self.work.new_folder(), self.options)?;

@@ -1,11 +1,11 @@
 //! What stands before the data of a GGUF file: metadata and the table of tensors.
 
+use std::collections::HashSet;
 use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustc_hash::FxHashSet;
 use serde_json::{Number, Value};
 
 use crate::diag::{Collector, Diagnostic, Errors};
@@ -107,7 +107,7 @@ pub(super) fn read(file: &Arc<OpenFile>, out: &mut Collector) -> Result<Header, 
     // A tensor takes at least 24 bytes of the table, an entry of metadata 13.
     let tensors = input.count("tensors", 24)?;
     let entries = input.count("entries of metadata", 13)?;
-    let mut keys: FxHashSet<String> = FxHashSet::default();
+    let mut keys: HashSet<String> = HashSet::default();
     let mut fields = Vec::new();
     for _ in 0..entries {
         let field = input.field()?;

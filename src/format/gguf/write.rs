@@ -1,9 +1,7 @@
 //! Laying out a GGUF file: metadata, the table of tensors, and where the data lies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
-
-use rustc_hash::FxHashSet;
 
 use super::{header, types};
 use crate::diag::{Collector, Diagnostic, Errors};
@@ -150,13 +148,13 @@ struct Taken {
     /// The entries of its metadata, as they stand there.
     bytes: Vec<u8>,
     fields: usize,
-    keys: FxHashSet<String>,
+    keys: HashSet<String>,
     alignment: u64,
 }
 
 impl Default for Taken {
     fn default() -> Taken {
-        let keys = FxHashSet::default();
+        let keys = HashSet::default();
         Taken { bytes: Vec::new(), fields: 0, keys, alignment: header::DEFAULT_ALIGNMENT }
     }
 }

@@ -1,11 +1,11 @@
 //! Walking a file from marker to marker: what it holds and where, with the bytes of arrays passed over.
 
+use std::collections::HashSet;
 use std::io::{BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
 use rmp::Marker;
-use rustc_hash::FxHashSet;
 
 use super::{ARRAY, COMPLEX, DEEPEST, SCALAR, types};
 use crate::diag::{Diagnostic, Errors};
@@ -76,7 +76,7 @@ struct Open {
 
 enum Kind {
     /// The names that were seen.
-    Map(FxHashSet<String>),
+    Map(HashSet<String>),
     List {
         /// How many things it has.
         count: u64,
@@ -217,7 +217,7 @@ impl Walk<'_> {
                     Marker::Map16 => self.input.number(2)?,
                     _ => self.input.number(4)?,
                 };
-                return self.open(left, 2, Kind::Map(FxHashSet::default()));
+                return self.open(left, 2, Kind::Map(HashSet::default()));
             }
             Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => {
                 let count = self.input.list_length(marker)?;

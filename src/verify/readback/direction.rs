@@ -1,10 +1,9 @@
 //! The comparison seen from one side: each of its tensors against whatever holds its elements on the other.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-
-use rustc_hash::FxHashMap;
 
 use super::Difference;
 use super::share::{TensorOutcome, joined, shares};
@@ -37,9 +36,9 @@ pub(super) struct Side<'a> {
     pub(super) naive: Naive<'a>,
     pub(super) reader: &'a dyn Reader,
     pub(super) tensors: Vec<Tensor<'a>>,
-    pub(super) by_name: FxHashMap<(usize, Captures), usize>,
+    pub(super) by_name: HashMap<(usize, Captures), usize>,
     /// The rules that hold each parameter.
-    pub(super) rules_of: FxHashMap<&'a str, Vec<usize>>,
+    pub(super) rules_of: HashMap<&'a str, Vec<usize>>,
 }
 
 impl Side<'_> {
@@ -66,7 +65,7 @@ pub(super) fn side<'a>(naive: Naive<'a>, reader: &'a dyn Reader, tensors: Vec<Te
         .enumerate()
         .map(|(at, tensor)| ((tensor.reading.rule, tensor.reading.captures.clone()), at))
         .collect();
-    let mut rules_of: FxHashMap<&str, Vec<usize>> = FxHashMap::default();
+    let mut rules_of: HashMap<&str, Vec<usize>> = HashMap::default();
     for (at, rule) in naive.layout.rules.iter().enumerate() {
         for param in rule.expr.params() {
             rules_of.entry(param).or_default().push(at);
@@ -76,7 +75,7 @@ pub(super) fn side<'a>(naive: Naive<'a>, reader: &'a dyn Reader, tensors: Vec<Te
 }
 
 /// Elements of the far side that were compared, by tensor.
-pub(super) type Visited = FxHashMap<usize, u64>;
+pub(super) type Visited = HashMap<usize, u64>;
 
 /// What a thread holds from one tensor to the next.
 #[derive(Default)]
