@@ -243,7 +243,13 @@ impl<'a> Conversion<'a> {
         if options.companions {
             let (largest, outside_links) = (options.max_companion, options.open.allow_outside_links);
             let carry = companions::Carry { largest, outside_links };
-            beside = companions::companions(selection, source, &bound, &bind_options.provenance, carry)?;
+            beside = companions::companions(
+                selection,
+                source,
+                &bound,
+                (&bind_options.provenance, catalog),
+                carry,
+            )?;
             layout.companions = std::mem::take(&mut beside.files);
         }
         let mut warnings: Vec<Diagnostic> = catalog.warnings.iter().chain(&bound.warnings).cloned().collect();
