@@ -22,6 +22,7 @@ use crate::diag::{Collector, Diagnostic, Errors};
 use crate::evidence::Evidence;
 use crate::exec::publish::{Destination, Kept, PublishOptions, Staging};
 use crate::exec::{ExecStats, Limits, ReadAt, execute};
+use crate::fold::fold_keys;
 use crate::format::output::{OutputLayout, OutputOptions, OutputTensor, in_file_of, lay_out, lay_out_set};
 use crate::format::{Format, OpenOptions, Reader, files_of, open, open_files, open_set};
 use crate::identity::Identity;
@@ -185,6 +186,7 @@ impl<'a> Conversion<'a> {
         {
             let (family, layout) = (&mapping.family, &selection.source().name);
             let agrees = identity.check(family, layout, "--from", &options.bind.axes);
+            let agrees = agrees.and_then(|()| identity.check_modules(options.bind.modules.is_chosen()));
             agrees.map_err(|errors| errors.in_file("identity/", source))?;
             changed = identity.changed(mapping).map(|warning| warning.file(source));
             recorded = true;
@@ -213,7 +215,10 @@ impl<'a> Conversion<'a> {
                 .map(|&(gone, kept)| (catalog.tensors[gone].key.clone(), catalog.tensors[kept].key.clone())),
         );
         let target = &selection.target().name;
-        Identity::new(&mapping.family, target, &mapping.hash, &bound.sizes).write(&mut metadata);
+        // What the rest of the file holds is another layout: a reader must know which modules are meant.
+        let some = if bound.left.is_empty() { Vec::new() } else { fold_keys(bound.converted_modules()) };
+        let identity = Identity::new(&mapping.family, target, &mapping.hash, &bound.sizes).only(some);
+        identity.write(&mut metadata);
         let format = options.format.or_else(|| named_format(&plan)).unwrap_or_default();
         if selection.target().is_file_set() {
             // From here on names are those of the files that are written.

@@ -46,3 +46,4 @@ mod strided;
 mod trace;
 mod trust;
 mod wrapped;
+mod written_config;
