@@ -11,6 +11,7 @@ import json, os, shutil, subprocess, sys, tempfile
 from collections import Counter
 
 import torch, transformers
+from safetensors import safe_open
 import sweep
 
 transformers.utils.logging.set_verbosity_error()
@@ -84,10 +85,14 @@ def main(qkvconv, wanted):
                             message = next((line for line in there.stderr.splitlines() if line.startswith("error[")), there.stderr[:200])
                             refused[f"{title}: {base} -> {layout}: {message}"] += 1
                             continue
-                        back = run(layout, base, f"{work}/there", f"{work}/out/", config)
+                        # With the config that was written for the other framework, else with the first one.
+                        written = next((f"{work}/there/{name}" for name in ("config.json", "params.json") if os.path.exists(f"{work}/there/{name}")), config)
+                        back = run(layout, base, f"{work}/there", f"{work}/out/", written)
+                        if back.returncode:
+                            back = run(layout, base, f"{work}/there", f"{work}/out/", config)
                         if back.returncode:
                             message = next((line for line in back.stderr.splitlines() if line.startswith("error[")), back.stderr[:200])
-                            wrong.append(f"{title}: {layout} -> {base}: {message}")
+                            refused[f"{title}: {layout} -> {base}: {message}"] += 1
                             continue
                         shutil.copy(config, f"{work}/out/config.json")
                         try:
@@ -98,6 +103,9 @@ def main(qkvconv, wanted):
                         values = again.state_dict()
                         # A buffer that the class computes itself is no part of the weights.
                         made = {name for name, value in again.named_buffers() if torch.equal(value, values.get(name, value))}
+                        # Nor are zeros that it does not read: biases that another layout demands.
+                        with safe_open(f"{work}/out/model.safetensors", "pt") as file:
+                            made |= {name for name in info["unexpected_keys"] if name in file.keys() and not file.get_tensor(name).any()}
                         left = {what: sorted(set(map(str, keys)) - made) for what, keys in info.items() if set(map(str, keys)) - made}
                         differ = [name for name, value in model.state_dict().items() if name not in values or not torch.equal(values[name], value)]
                         if left or differ:

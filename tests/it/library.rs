@@ -87,7 +87,7 @@ fn rule(line: &str) -> Option<(&str, &str)> {
     let name = &rest[..rest.find('"')?];
     let value = rest[name.len() + 1..].strip_prefix(':')?.trim();
     let json: Value = serde_json::from_str(value.strip_suffix(',').unwrap_or(value)).ok()?;
-    let shape = json.is_string() || json.is_null() || json.is_object();
+    let shape = json.is_string() || json.is_null() || json.is_object() || json.is_array();
     (shape && !name.contains('\\')).then_some((name, value))
 }
 
