@@ -47,22 +47,6 @@ impl Identity {
         self
     }
 
-    /// Checks that the caller says which modules are meant where the layout is that of some alone.
-    ///
-    /// # Errors
-    /// Returns `identity/modules` where nothing says so: the others hold another layout.
-    pub fn check_modules(&self, is_chosen: bool) -> Result<(), Errors> {
-        if self.modules.is_empty() || is_chosen {
-            return Ok(());
-        }
-        let message = format!("the file records that some of its modules alone hold `{}`", self.layout);
-        let error = Diagnostic::error("identity/modules", message)
-            .expected(format!("--modules with what matches {}", self.modules.join(", ")))
-            .found("no --modules: all modules would be taken to hold it")
-            .help("name these modules with --modules, or say that all hold it with --modules '*'");
-        Err(error.into())
-    }
-
     /// Reads the record, if there is one that can be read.
     pub fn read(metadata: &BTreeMap<String, String>) -> Option<Identity> {
         serde_json::from_str(metadata.get(KEY)?).ok()

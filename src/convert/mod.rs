@@ -186,7 +186,6 @@ impl<'a> Conversion<'a> {
         {
             let (family, layout) = (&mapping.family, &selection.source().name);
             let agrees = identity.check(family, layout, "--from", &options.bind.axes);
-            let agrees = agrees.and_then(|()| identity.check_modules(options.bind.modules.is_chosen()));
             agrees.map_err(|errors| errors.in_file("identity/", source))?;
             changed = identity.changed(mapping).map(|warning| warning.file(source));
             recorded = true;
