@@ -18,6 +18,10 @@ pub struct Identity {
     pub layout: String,
     /// Sizes that are the same in the whole checkpoint, by axis.
     pub sizes: BTreeMap<String, u64>,
+    /// The paths of the modules that hold the layout, folded, where others were left as they were (`--modules`); empty:
+    /// all that its rules match.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<String>,
     /// BLAKE3 of the mapping file.
     pub mapping: String,
     /// The version of this program.
@@ -31,9 +35,16 @@ impl Identity {
         Identity {
             layout: format!("{family}/{layout}"),
             sizes: sizes.iter().filter(same).map(|size| (size.axis.clone(), size.value)).collect(),
+            modules: Vec::new(),
             mapping: mapping_hash.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
+    }
+
+    /// Records that these modules alone hold the layout.
+    pub fn only(mut self, modules: Vec<String>) -> Identity {
+        self.modules = modules;
+        self
     }
 
     /// Reads the record, if there is one that can be read.

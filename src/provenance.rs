@@ -50,12 +50,14 @@ pub struct Document {
     pub value: Value,
     /// Whether they describe the model, so that an entry that is missing takes the framework's default.
     is_config: bool,
+    /// Whether it is a file of its own.
+    is_file: bool,
 }
 
 impl Document {
     /// Makes the document of a config.
     pub fn config(name: &str, value: Value) -> Document {
-        Document { name: name.to_owned(), value, is_config: true }
+        Document { name: name.to_owned(), value, is_config: true, is_file: true }
     }
 
     /// Makes the document of what a checkpoint's file holds beside tensors.
@@ -69,7 +71,7 @@ impl Document {
         };
         let is_config =
             entries.is_some_and(|all| all.contains_key(ARCHITECTURE) || all.values().any(settings));
-        Document { name: name.to_owned(), value: value.clone(), is_config }
+        Document { name: name.to_owned(), value: value.clone(), is_config, is_file: false }
     }
 
     /// Reads a config file.
@@ -102,6 +104,16 @@ impl Document {
     /// Returns an entry that is there and not null; dots reach into nested objects.
     pub fn get(&self, key: &str) -> Option<&Value> {
         entry(&self.value, key)
+    }
+
+    /// Returns the architecture that GGUF's metadata name.
+    pub(crate) fn architecture(&self) -> Option<&str> {
+        self.value.get(ARCHITECTURE)?.as_str()
+    }
+
+    /// Returns whether it is a file of its own beside the weights.
+    pub(crate) fn is_file(&self) -> bool {
+        self.is_file
     }
 }
 
@@ -278,10 +290,14 @@ impl<'a> Facts<'a> {
         self.config
     }
 
-    /// Returns the name of what describes the model, where something does: an entry that it lacks has the framework's
-    /// default.
+    /// Returns what describes the model, where something does: an entry that it lacks has the framework's default.
+    pub fn document(&self) -> Option<&'a Document> {
+        self.documents().find(|document| document.is_config)
+    }
+
+    /// Returns the name of what describes the model.
     pub fn describes(&self) -> Option<&'a str> {
-        self.documents().find(|document| document.is_config).map(|document| document.name.as_str())
+        self.document().map(|document| document.name.as_str())
     }
 
     /// Returns whether conditions hold; `None` where one is about an entry that is missing and nothing describes the

@@ -26,6 +26,7 @@ use crate::diag::{Collector, Diagnostic, Errors};
 use crate::evidence::Evidence;
 use crate::exec::publish::{Destination, Kept, PublishOptions, Staging};
 use crate::exec::{ExecStats, Limits, ReadAt, execute};
+use crate::fold::fold_keys;
 use crate::format::output::{OutputLayout, OutputOptions, OutputTensor, in_file_of, lay_out, lay_out_set};
 use crate::format::{FileSet, Format, OpenOptions, Reader, files_of, open, open_files, open_set};
 use crate::identity::Identity;
@@ -243,7 +244,10 @@ impl<'a> Conversion<'a> {
                 .map(|&(gone, kept)| (catalog.tensors[gone].key.clone(), catalog.tensors[kept].key.clone())),
         );
         let target = &selection.target().name;
-        Identity::new(&mapping.family, target, &mapping.hash, &bound.sizes).write(&mut metadata);
+        // What the rest of the file holds is another layout: a reader must know which modules are meant.
+        let some = if bound.left.is_empty() { Vec::new() } else { fold_keys(bound.converted_modules()) };
+        let identity = Identity::new(&mapping.family, target, &mapping.hash, &bound.sizes).only(some);
+        identity.write(&mut metadata);
         let format = options.format.or_else(|| named_format(&plan)).unwrap_or_default();
         if selection.target().is_file_set() {
             // From here on names are those of the files that are written.
@@ -273,7 +277,13 @@ impl<'a> Conversion<'a> {
         if options.companions {
             let (largest, outside_links) = (options.max_companion, options.open.allow_outside_links);
             let carry = companions::Carry { largest, outside_links };
-            beside = companions::companions(selection, source, &bound, &bind_options.provenance, carry)?;
+            beside = companions::companions(
+                selection,
+                source,
+                &bound,
+                (&bind_options.provenance, catalog),
+                carry,
+            )?;
             layout.companions = std::mem::take(&mut beside.files);
         }
         let mut warnings: Vec<Diagnostic> = catalog.warnings.iter().chain(&bound.warnings).cloned().collect();

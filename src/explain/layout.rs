@@ -222,6 +222,11 @@ fn rest(layout: &Layout) -> Vec<String> {
     if let Some(file) = &layout.config_file {
         lines.push(format!("config file: {file}"));
     }
+    if !layout.settings.is_empty() {
+        let settings =
+            layout.settings.iter().map(|(name, setting)| format!("{name} ({})", setting.keys.join(", ")));
+        lines.push(format!("its config says beside sizes: {}", settings.collect::<Vec<_>>().join(", ")));
+    }
     if !layout.models.is_empty() {
         lines.push(format!("its models are called {}", layout.models.join(", ")));
     }

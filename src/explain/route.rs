@@ -86,12 +86,23 @@ impl Route<'_> {
             }
         }
         if count == 0 {
-            let zeros = self.mapping.params.get(param).is_some_and(|param| param.absent_zeros);
-            lines.push(match zeros {
-                true => format!(
+            let declared = self.mapping.params.get(param);
+            let zeros = declared.is_some_and(|param| param.absent_zeros);
+            let holds = |other: &&String| {
+                self.target.rules.iter().any(|rule| rule.expr.params().contains(&other.as_str()))
+            };
+            let tied = declared.and_then(|param| param.tied.as_ref()).filter(holds);
+            // As the binding has it: a config that promises the tensor says that it is no copy.
+            let promised = matches!(rule.needed, Some(Needed::Where(_)));
+            lines.push(match (tied, zeros) {
+                (Some(other), _) => format!(
+                    "{from}: {param} has no place in the target; it must equal {other} and is left out{}{notes}",
+                    if promised { ", an error where the config unties the two" } else { "" }
+                ),
+                (None, true) => format!(
                     "{from}: {param} has no place in the target; it must be zeros and is left out{notes}"
                 ),
-                false => format!(
+                (None, false) => format!(
                     "{from}: {param} has no place in the target; where it is there that is an error{notes}"
                 ),
             });

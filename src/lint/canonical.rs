@@ -50,6 +50,7 @@ pub(super) fn canonical(mapping: &Mapping, layout: &Layout) -> Layout {
         axes: IndexMap::new(),
         rules: held.filter_map(rule).collect(),
         config: IndexMap::new(),
+        settings: IndexMap::new(),
         config_file: None,
         defaults: IndexMap::new(),
         ignore: Vec::new(),

@@ -97,6 +97,7 @@ fn check_layout(mapping: &Mapping, layout: &Layout, errors: &mut Collector) {
             }
         }
     }
+    super::setting::check(mapping, layout, errors);
     for (axis, default) in &layout.defaults {
         let named = default.value.axes().into_iter().map(|name| (name, &default.value.span));
         for (name, span) in named.chain([(axis.as_str(), &default.span)]) {

@@ -104,7 +104,12 @@ pub(super) const fn required(
 }
 
 /// Makes a field of a layout that null removes.
-const fn removable(name: &'static str, about: &'static str, value: Value, example: &'static str) -> Field {
+pub(super) const fn removable(
+    name: &'static str,
+    about: &'static str,
+    value: Value,
+    example: &'static str,
+) -> Field {
     Field { name, about, value, example, required: false, removable: true }
 }
 
@@ -250,7 +255,7 @@ pub(super) const LAYOUT: Object = Object {
     fields: &[
         field(
             "like",
-            "The layout of this family of which everything is taken over but `about`. Entries of `tensors`, `axes`, `config`, `defaults`, `when`, `metadata` and `paths` replace those of the same name; null removes.",
+            "The layout of this family of which everything is taken over but `about`. Entries of `tensors`, `axes`, `config`, `settings`, `defaults`, `when`, `metadata` and `paths` replace those of the same name; null removes.",
             Value::Text,
             "\"separate\"",
         ),
@@ -296,9 +301,10 @@ pub(super) const LAYOUT: Object = Object {
             ),
             "{ \"h\": \"num_attention_heads\" }",
         ),
+        super::setting::FIELD,
         removable(
             "config_file",
-            "The name of the framework's config file, where it is not `config.json`.",
+            "The name of the framework's config file, where it is not `config.json`; `none` where the files of weights say it themselves.",
             Value::Pattern(&super::pattern::CONFIG_FILE),
             "\"params.json\"",
         ),

@@ -11,7 +11,7 @@ use crate::span::Span;
 type Entries = IndexMap<String, (Span, bool, Json)>;
 
 /// The fields of a layout that are taken over entry by entry; the others are taken over whole.
-const BY_ENTRY: &[&str] = &["axes", "tensors", "config", "defaults", "when", "metadata", "paths"];
+const BY_ENTRY: &[&str] = &["axes", "tensors", "config", "settings", "defaults", "when", "metadata", "paths"];
 
 /// The fields that speak of one layout alone and are never taken over.
 const OWN: &[&str] = &["like", "about"];

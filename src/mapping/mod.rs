@@ -27,6 +27,7 @@ pub mod role;
 pub mod roles;
 pub mod schema;
 pub mod select;
+pub mod setting;
 pub mod strangers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +42,7 @@ use key::{Piece, Template};
 pub use read::read;
 use role::{AxisRole, ParamRole};
 use roles::Roles;
+use setting::Setting;
 
 /// A model family: its parameters and the layouts in which checkpoints hold them.
 ///
@@ -168,6 +170,8 @@ pub struct Layout {
     pub rules: Vec<Rule>,
     /// Where a config file tells an axis's size.
     pub config: IndexMap<String, ConfigEntry>,
+    /// What a config file says beside sizes, by names that the family's layouts share.
+    pub settings: IndexMap<String, Setting>,
     /// The name of the config file, where it is not `config.json`.
     pub config_file: Option<String>,
     /// Sizes that the framework fixes, used where nothing else tells them.
@@ -247,6 +251,9 @@ pub enum Needed {
     /// Wherever that parameter is.
     Beside(String),
 }
+
+/// The name of a config file where there is none.
+pub(crate) const NO_CONFIG: &str = "none";
 
 /// Where a config file tells an axis's size.
 #[derive(Clone, Debug)]
@@ -406,7 +413,12 @@ impl Mapping {
 impl Layout {
     /// Returns the name of the framework's config file.
     pub fn config_file(&self) -> &str {
-        self.config_file.as_deref().unwrap_or("config.json")
+        self.config_file.as_deref().filter(|name| *name != NO_CONFIG).unwrap_or("config.json")
+    }
+
+    /// Returns whether the framework reads a config file; where it does not, the files of weights say it themselves.
+    pub fn has_config_file(&self) -> bool {
+        self.config_file.as_deref() != Some(NO_CONFIG)
     }
 
     /// Returns whether the layout itself has one of these as a component of its names.

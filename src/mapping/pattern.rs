@@ -82,9 +82,9 @@ pub(super) const TEMPLATE: Pattern = Pattern {
 /// The name of a config file.
 pub(super) const CONFIG_FILE: Pattern = Pattern {
     name: "configFile",
-    about: "A name that ends in `.json`, without a folder.",
-    wrong: "write a name that ends in `.json`, without a folder",
-    regex: || r"^[^./\\][^/\\]*\.json$".into(),
+    about: "A name that ends in `.json`, without a folder, or `none`.",
+    wrong: "write a name that ends in `.json`, without a folder, or `none`",
+    regex: || r"^(none|[^./\\][^/\\]*\.json)$".into(),
 };
 
 /// How a weight is applied.

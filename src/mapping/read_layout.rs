@@ -8,7 +8,8 @@ use super::json::{Fields, Json, Kind};
 use super::key::Template;
 use super::read::{axis, collect, formula};
 use super::read_forward::forwards;
-use super::{Axis, Computed, Condition, ConfigEntry, Default, Layout, Needed, Rule, Values};
+use super::setting::setting;
+use super::{Axis, Computed, Condition, ConfigEntry, Default, Layout, NO_CONFIG, Needed, Rule, Values};
 use crate::diag::{Collector, Diagnostic};
 use crate::notation::{Text, parse_expr, parse_sum};
 use crate::span::Span;
@@ -22,6 +23,7 @@ pub(super) fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collect
         axes: IndexMap::new(),
         rules: Vec::new(),
         config: IndexMap::new(),
+        settings: IndexMap::new(),
         config_file: fields.get("config_file").and_then(|name| config_file(name, errors)),
         defaults: IndexMap::new(),
         ignore: Vec::new(),
@@ -63,6 +65,9 @@ pub(super) fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collect
             layout.config.insert(name.to_owned(), entry);
         }
     }
+    for (name, span, _, value) in fields.entries("settings", errors) {
+        layout.settings.extend(setting(span, value, errors).map(|setting| (name.to_owned(), setting)));
+    }
     for (name, span, _, value) in fields.entries("defaults", errors) {
         if let Some(value) = formula(value, errors) {
             layout.defaults.insert(name.to_owned(), Default { value, span: span.clone() });
@@ -102,11 +107,14 @@ fn path(text: &str) -> Vec<String> {
 /// Reads the name of a config file; it stands beside the weights and nowhere else.
 fn config_file(name: &Json, errors: &mut Collector) -> Option<String> {
     let text = name.string(errors)?;
+    if text == NO_CONFIG {
+        return Some(text.to_owned());
+    }
     if text.ends_with(".json") && !text.contains(['/', '\\']) && !text.starts_with('.') {
         return Some(text.to_owned());
     }
     let error = Diagnostic::error("mapping/config-file", format!("`{text}` is no name of a config file"));
-    let error = error.rule(&name.span).expected("a name that ends in `.json`, without a folder");
+    let error = error.rule(&name.span).expected("a name that ends in `.json`, without a folder, or `none`");
     errors.push(
         error.found(format!("`{text}`")).help("write the name of the file beside the weights, `params.json`"),
     );

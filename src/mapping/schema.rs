@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json, json};
 use super::fields::{AXIS, COMPUTED, CONFIG, Choice, Field, LAYOUT, Names, Object, PARAM, RULE, TOP, Value};
 use super::fields_forward::{FORWARD, FUSED, FUSED_BIAS, NORM, OUTPUT, PART_BIASES, PRODUCT, ROTATION};
 use super::pattern::{self, Pattern};
+use super::setting::SETTING;
 
 /// All objects that have a name.
 const OBJECTS: &[&Object] = &[
@@ -16,6 +17,7 @@ const OBJECTS: &[&Object] = &[
     &RULE,
     &CONFIG,
     &COMPUTED,
+    &SETTING,
     &FORWARD,
     &PRODUCT,
     &FUSED,

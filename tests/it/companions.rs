@@ -141,7 +141,8 @@ fn a_built_in_layout_has_its_frameworks_config() {
     }
     // Their head size is the width over the heads, and their reader knows no entry for it.
     assert_eq!(written.get("head_dim"), None);
-    assert!(run.stderr.contains("`rms_norm_eps` of config.json"), "{}", run.stderr);
+    assert_eq!(written["norm_eps"], theirs["norm_eps"]);
+    assert!(run.stderr.contains("`max_position_embeddings` of config.json"), "{}", run.stderr);
     // Which is read on the way back.
     let run = folder.run(&["--from", "llama/meta", "--to", "llama/hf", "out", "back"]).ok();
     assert!(run.stderr.contains("from params.json `n_heads`"), "{}", run.stderr);

@@ -49,3 +49,4 @@ mod strided;
 mod trace;
 mod trust;
 mod wrapped;
+mod written_config;

@@ -417,3 +417,90 @@ fn scaled_rotary_frequencies_go_into_a_gguf() {
     // Other layouts need none of it.
     folder.convert("llama/hf", "llama/meta", &[]).ok();
 }
+
+/// A family's model with other entries in its config and without some of its tensors.
+fn model(name: &str, more: &Value, without: &[&str]) -> Folder {
+    let folder = Folder::new();
+    let (_, text) =
+        crate::families::model_files().into_iter().find(|(file, _)| file == name).expect("a model");
+    let model: Value = serde_json::from_str(&text).expect("JSON");
+    let tensors = model["tensors"].as_object().expect("tensors").iter();
+    let kept = tensors.filter(|(key, _)| !without.contains(&key.as_str()));
+    let mut next = xorshift();
+    let tensors: Tensors = kept
+        .map(|(key, meta)| {
+            let shape: Vec<u64> = serde_json::from_value(meta["shape"].clone()).expect("a shape");
+            (key.clone(), random(&shape, &mut next))
+        })
+        .collect();
+    folder.tensors("in.safetensors", &tensors);
+    let mut config = model["config"].clone();
+    config.as_object_mut().expect("a config").extend(more.as_object().expect("an object").clone());
+    folder.put("config.json", config.to_string());
+    folder
+}
+
+/// The class that saved a model says whether it has an output layer of its own: a bare T5Model has none.
+#[test]
+fn an_output_layer_is_missing_where_the_class_has_one() {
+    let class =
+        |name: &str| json!({ "model_type": "t5", "architectures": [name], "tie_word_embeddings": false });
+    for target in ["hf-flax", "t5x", "hf"] {
+        let folder = model("t5", &class("T5ForConditionalGeneration"), &["lm_head.weight"]);
+        folder
+            .convert("t5/hf", &format!("t5/{target}"), &[])
+            .fails(&["`head.weight` is missing", "lm_head.weight"]);
+        let folder = model("t5", &class("T5Model"), &["lm_head.weight"]);
+        folder.convert("t5/hf", &format!("t5/{target}"), &[]).ok();
+    }
+}
+
+/// A GPT-NeoX that ties its output layer stores none; Hugging Face reads it, and LitGPT does not.
+#[test]
+fn a_tied_gpt_neox_is_whole() {
+    let tied = json!({ "tie_word_embeddings": true });
+    let folder = model("gpt-neox", &tied, &["embed_out.weight"]);
+    folder.convert("gpt-neox/hf", "gpt-neox/hf", &[]).ok();
+    assert!(!read(&folder.join("out.safetensors")).contains_key("embed_out.weight"));
+    for (target, name) in [("litgpt", "lm_head.weight"), ("gguf", "output.weight")] {
+        folder.convert("gpt-neox/hf", &format!("gpt-neox/{target}"), &["--force"]).ok();
+        let source = read(&folder.join("in.safetensors"));
+        assert_eq!(
+            read(&folder.join("out.safetensors"))[name],
+            source["gpt_neox.embed_in.weight"],
+            "{target}"
+        );
+    }
+    let untied = json!({ "tie_word_embeddings": false });
+    let folder = model("gpt-neox", &untied, &["embed_out.weight"]);
+    folder
+        .convert("gpt-neox/hf", "gpt-neox/litgpt", &[])
+        .fails(&["`head.weight` is missing", "embed_out.weight"]);
+}
+
+/// A decoder alone has its embedding under the decoder: its class reads no `model.shared.weight`.
+#[test]
+fn a_decoder_alone_keeps_its_embedding_where_it_is_read() {
+    let text =
+        std::fs::read_to_string(crate::kit::root().join("tests/families/bart.json")).expect("readable");
+    let whole: Value = serde_json::from_str(&text).expect("JSON");
+    let names: Vec<&str> =
+        whole["tensors"].as_object().expect("tensors").keys().map(String::as_str).collect();
+    let others: Vec<&str> = names.into_iter().filter(|name| !name.starts_with("model.decoder.")).collect();
+    let folder = model("bart", &json!({ "is_encoder_decoder": false }), &others);
+    let mut tensors = read(&folder.join("in.safetensors"));
+    let width = tensors["model.decoder.layernorm_embedding.weight"].shape[0];
+    let mut next = xorshift();
+    tensors.insert("model.decoder.embed_tokens.weight".into(), random(&[61, width], &mut next));
+    folder.tensors("in.safetensors", &tensors);
+    folder.convert("bart/hf", "bart/hf", &[]).ok();
+    assert_eq!(read(&folder.join("out.safetensors")), tensors);
+    // TrOCR's config does not say that it is a decoder alone; its class does.
+    let config = std::fs::read_to_string(folder.join("config.json")).expect("readable");
+    let mut config: Value = serde_json::from_str(&config).expect("JSON");
+    config["model_type"] = "trocr".into();
+    config.as_object_mut().expect("an object").remove("is_encoder_decoder");
+    folder.put("config.json", config.to_string());
+    folder.convert("bart/hf-trocr", "bart/hf-trocr", &["--force"]).ok();
+    assert_eq!(read(&folder.join("out.safetensors")), tensors);
+}

@@ -438,6 +438,19 @@ fn tied_copies() {
             "zeros → unembed.b_U (head.bias)",
         ],
     );
+    // A parameter of its own that a checkpoint may lack: as the conversion makes and demands it.
+    has(
+        &["llama/hf", "llama/litgpt"],
+        &["tok.weight → lm_head.weight where the source has no head.weight and this is needed"],
+    );
+    has(
+        &["llama/litgpt", "llama/hf-base"],
+        &["lm_head.weight: head.weight has no place in the target; it must equal tok.weight and is left out"],
+    );
+    has(
+        &["llama/hf", "llama/hf-base"],
+        &["it must equal tok.weight and is left out, an error where the config unties the two"],
+    );
 }
 
 #[test]
