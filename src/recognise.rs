@@ -1,5 +1,6 @@
 //! From what a caller names to the two layouts of a conversion: `--from auto`, and which layouts read a file at all.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use crate::claims::Standing;
 use crate::convert::ConvertOptions;
 use crate::detect::{Candidate, Detection, Question, names_to_try, only};
 use crate::diag::{Diagnostic, Errors};
-use crate::format::{Reader, files_of, open, open_set};
+use crate::format::{FileSet, Reader, files_of, open, open_set};
 use crate::identity::Identity;
 use crate::mapping::select::{Selection, read_files, select, with_those_for};
 use crate::mapping::{Layout, Mapping};
@@ -55,7 +56,9 @@ pub fn recognise(
     source: &Path,
     options: &ConvertOptions,
 ) -> Result<Recognised, Errors> {
-    let look = |reader: Box<dyn Reader>| -> Result<Recognised, Errors> {
+    let look = |reader: Box<dyn Reader>, in_set: bool| -> Result<Recognised, Errors> {
+        let wanted =
+            |mapping: &Mapping, layout: &Layout| (!in_set || layout.is_file_set()) && wanted(mapping, layout);
         let catalog = reader.catalog();
         let recorded = Identity::read(&catalog.metadata).filter(|_| !options.trust_layout);
         if let Some(identity) = &recorded {
@@ -71,7 +74,7 @@ pub fn recognise(
         let bind = crate::bind::BindOptions { provenance, ..options.bind.clone() };
         let candidates = detection.candidates(&Question {
             mappings: &mappings,
-            wanted,
+            wanted: &wanted,
             options: &bind,
             recorded: recorded.as_ref(),
             trust_layout: options.trust_layout,
@@ -79,21 +82,54 @@ pub fn recognise(
         Ok(Recognised { reader, provenance: bind.provenance, mappings, candidates })
     };
     let fits = |found: &Recognised| found.candidates.iter().any(Candidate::fits);
-    let opened = open(source, &options.open).and_then(look);
+    let opened = open(source, &options.open).and_then(|reader| look(reader, false));
     // A checkpoint that is not whole, or of a format that is not read, is no set of files either.
     let is_set = |errors: &Errors| {
-        let codes = ["format/ambiguous-folder", "format/duplicate-key"];
+        let codes = [
+            "format/ambiguous-folder",
+            "format/duplicate-key",
+            "format/no-checkpoint",
+            "format/rank-folders",
+        ];
         errors.diagnostics().iter().all(|diagnostic| codes.contains(&diagnostic.code))
     };
     let is_refused = opened.as_ref().is_err_and(|errors| !is_set(errors));
     if !source.is_dir() || is_refused || opened.as_ref().is_ok_and(fits) {
         return opened;
     }
-    let set = files_of(source, &options.open).unwrap_or_default();
-    match open_set(source, &set, &options.open).and_then(look) {
-        Ok(set) if fits(&set) => Ok(set),
-        _ => opened,
+    let layouts = || mappings.iter().flat_map(|mapping| mapping.layouts.values());
+    let is_named = |name: &str| layouts().any(|layout| layout.names_file(name));
+    let mut tried: Vec<Vec<String>> = Vec::new();
+    let mut refused = None;
+    for depths in depths_to_try(layouts(), opened.is_err()) {
+        let files = files_of(source, &FileSet { depths: &depths, is_named: &is_named }, &options.open);
+        let Ok(files) = files else { continue };
+        let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
+        if tried.contains(&names) {
+            continue;
+        }
+        tried.push(names);
+        match open_set(source, &files, &options.open).and_then(|reader| look(reader, true)) {
+            Ok(set) if fits(&set) => return Ok(set),
+            Ok(_) => {}
+            // Files in folders are of a set or of nothing, so what is wrong with them is what is to be told.
+            Err(errors) if !depths.contains(&0) => refused = refused.or(Some(errors)),
+            Err(_) => {}
+        }
     }
+    refused.map_or(opened, Err)
+}
+
+/// Returns in how many folders the files of a set are looked for: as the layouts have them, then in the folder itself, and
+/// in those inside it where nothing is in it.
+fn depths_to_try<'l>(
+    layouts: impl Iterator<Item = &'l Layout>,
+    is_empty: bool,
+) -> impl Iterator<Item = BTreeSet<usize>> {
+    let own: BTreeSet<BTreeSet<usize>> =
+        layouts.filter(|layout| layout.is_file_set()).map(Layout::file_depths).collect();
+    let usual = [[0].into(), [1].into()].into_iter().take(if is_empty { 2 } else { 1 });
+    own.into_iter().chain(usual)
 }
 
 /// Selects the two layouts that a caller names; `auto` as the first is the one layout that explains the source.

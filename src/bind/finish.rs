@@ -266,7 +266,7 @@ impl Binding<'_> {
                         format!("`{file}` cannot be the name of an output file"),
                     )
                     .rule(&rule.template.span)
-                    .expected("a plain name, without a folder"),
+                    .expected("plain names with `/` between them, none of which begins with a dot"),
                 );
                 None
             }
@@ -286,7 +286,13 @@ impl Binding<'_> {
     }
 }
 
-/// Returns whether an output file may have that name: it must stay in its folder.
+/// Returns whether an output file may have that name, plain names with `/` between them: it must stay in its folder.
 fn is_file_name(name: &str) -> bool {
-    !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', ':', '\0'])
+    let is_plain = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('.')
+            && !part.contains(['\\', ':'])
+            && !part.contains(char::is_control)
+    };
+    name.split('/').all(is_plain)
 }

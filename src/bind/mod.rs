@@ -298,6 +298,9 @@ pub fn bind(
     let keys = keys::sort_out(&pair, catalog, options, &mut errors);
     casts::check(catalog, &keys, options, &mut errors);
     gaps::check_paths(catalog, &keys, options, &mut errors);
+    if gaps::check_files(&pair, catalog, &keys, options, &mut errors) {
+        errors = errors.finish(()).map(|_| Collector::default())?;
+    }
     let given = given::given(&pair, options, &mut errors);
     let mut unknowns = Unknowns::new(&pair, given);
     let mut binding = Binding {

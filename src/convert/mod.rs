@@ -23,7 +23,7 @@ use crate::evidence::Evidence;
 use crate::exec::publish::{Destination, Kept, PublishOptions, Staging};
 use crate::exec::{ExecStats, Limits, ReadAt, execute};
 use crate::format::output::{OutputLayout, OutputOptions, OutputTensor, in_file_of, lay_out, lay_out_set};
-use crate::format::{Format, OpenOptions, Reader, files_of, open, open_files, open_set};
+use crate::format::{FileSet, Format, OpenOptions, Reader, files_of, open, open_files, open_set};
 use crate::identity::Identity;
 use crate::mapping::Layout;
 use crate::mapping::select::Selection;
@@ -434,7 +434,8 @@ impl ConvertOptions {
 /// Returns everything that is wrong with the headers.
 pub fn open_as(layout: &Layout, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
     if layout.is_file_set() && path.is_dir() {
-        return open_set(path, &files_of(path, options)?, options);
+        let (depths, is_named) = (&layout.file_depths(), &|name: &str| layout.names_file(name));
+        return open_set(path, &files_of(path, &FileSet { depths, is_named }, options)?, options);
     }
     open(path, options)
 }

@@ -1,13 +1,17 @@
 //! Finding the checkpoint in a folder.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::pieces::one_of_each_set;
 use super::shards::{self, index_name, is_index, single_name};
 use super::sniff::{self, Content};
 use super::store::OpenFile;
-use super::{Format, OpenOptions, foreign, io_error, shown, tensorflow};
+use super::{FileSet, Format, OpenOptions, foreign, io_error, shown, tensorflow};
 use crate::diag::{Diagnostic, Errors};
+
+/// The most entries that are looked at to find the files of a set.
+const MOST_ENTRIES: usize = 100_000;
 
 /// The names that are looked for first, each a checkpoint of one file or an index: what the transformers library loads of a
 /// folder, in its order (huggingface/transformers, `src/transformers/modeling_utils.py`,
@@ -21,6 +25,8 @@ fn usual_names() -> impl Iterator<Item = String> {
 /// What trainers leave beside the weights, in formats of weights.
 fn is_training_state(name: &str) -> bool {
     matches!(name, "training_args.bin" | "optimizer.pt" | "optimizer.bin" | "scheduler.pt" | "scheduler.bin")
+        // NVIDIA/Megatron-LM, `megatron/training/checkpointing.py`
+        || name == "distrib_optim.pt"
         || name.starts_with("rng_state")
         || name.starts_with("random_states")
 }
@@ -84,21 +90,54 @@ pub(super) fn unread(folder: &Path, chosen: &Path, read: &[PathBuf]) -> Option<D
     Some(Diagnostic::warning("format/other-weights", message).file(folder).help(help))
 }
 
-/// Returns all files with weights of a folder, by name.
-pub(super) fn files_of(folder: &Path, options: &OpenOptions) -> Result<Vec<(String, PathBuf)>, Errors> {
-    let names = names_in(folder)?;
-    let files = checkpoints(folder, &names);
+/// Returns the files of a set by name, `FOLDER/NAME` for one in a folder.
+pub(super) fn files_of(
+    folder: &Path,
+    set: &FileSet<'_>,
+    options: &OpenOptions,
+) -> Result<Vec<(String, PathBuf)>, Errors> {
+    let names = names_below(folder, set.depths)?;
+    // A file that the layout names is opened whatever is in it: a rank that is damaged is not to be passed over.
+    let (mut files, others): (Vec<String>, Vec<String>) =
+        names.iter().cloned().partition(|name| (set.is_named)(name) && !folder.join(name).is_dir());
+    files.extend(checkpoints(folder, &others).into_iter().map(str::to_owned));
+    files.sort_unstable();
     if files.is_empty() {
-        return Err(nothing(folder, &names).into());
+        return Err(nothing(folder, &names_in(folder)?).into());
     }
-    files
-        .into_iter()
-        .map(|name| {
-            let path = folder.join(name);
-            shards::check_link(folder, &path, name, options)?;
-            Ok((name.to_owned(), path))
-        })
-        .collect()
+    let checked = |name: String| {
+        let path = folder.join(&name);
+        shards::check_link(folder, &path, &name, options)?;
+        Ok((name, path))
+    };
+    files.into_iter().map(checked).collect()
+}
+
+/// Returns the names of a folder's visible entries that lie in so many folders inside it, sorted, as `FOLDER/NAME`.
+fn names_below(folder: &Path, depths: &BTreeSet<usize>) -> Result<Vec<String>, Errors> {
+    let deepest = depths.last().copied().unwrap_or(0);
+    let mut found = Vec::new();
+    let mut level = vec![String::new()];
+    for depth in 0..=deepest {
+        let mut below = Vec::new();
+        for inner in &level {
+            for name in names_in(&folder.join(inner))? {
+                below.push(if inner.is_empty() { name } else { format!("{inner}/{name}") });
+            }
+        }
+        if found.len() + below.len() > MOST_ENTRIES {
+            let message = format!("the folder and those in it hold more than {MOST_ENTRIES} entries");
+            let help = "name the folder that holds the files of the checkpoint and nothing else";
+            return Err(Diagnostic::error("format/ambiguous-folder", message).file(folder).help(help).into());
+        }
+        if depths.contains(&depth) {
+            found.extend(below.iter().cloned());
+        }
+        level = if depth < deepest { below } else { Vec::new() };
+        level.retain(|name| folder.join(name).is_dir());
+    }
+    found.sort_unstable();
+    Ok(found)
 }
 
 /// Returns the names of the files that are checkpoints by their content.
@@ -112,7 +151,8 @@ fn checkpoints<'a>(folder: &Path, names: &'a [String]) -> Vec<&'a str> {
             Ok(Content::Json | Content::Foreign(_)) | Err(_) => false,
         }
     };
-    names.iter().map(String::as_str).filter(|name| !is_training_state(name)).filter(holds_weights).collect()
+    let is_state = |name: &str| is_training_state(name.rsplit('/').next().unwrap_or(name));
+    names.iter().map(String::as_str).filter(|name| !is_state(name)).filter(holds_weights).collect()
 }
 
 fn ambiguous(folder: &Path, kind: &str, several: &[&str]) -> Errors {

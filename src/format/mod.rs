@@ -6,6 +6,7 @@
 //! Each format has a folder: `read` turns a file into a `part::Part`, `write` lays out a new file. What follows is the
 //! same for all of them: `part` makes one checkpoint of parts, `shards` reads an index, [`output`] cuts shards.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -232,12 +233,30 @@ pub fn open_set(
     Ok(Box::new(part::assemble(path, parts, collector)?))
 }
 
-/// Returns the checkpoint files of a folder with their names, for [`open_set`].
+/// Where the files of a set lie.
+pub struct FileSet<'a> {
+    /// In how many folders, one inside the other; 0 is the folder of the set itself.
+    pub depths: &'a BTreeSet<usize>,
+    /// Tells whether a file belongs to the set by its name, `FOLDER/NAME`, whatever is in it.
+    pub is_named: &'a dyn Fn(&str) -> bool,
+}
+
+impl fmt::Debug for FileSet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileSet").field("depths", &self.depths).finish_non_exhaustive()
+    }
+}
+
+/// Returns the files of a set with their names, for [`open_set`]: those with weights, and those that are named.
 ///
 /// # Errors
-/// Returns what the system refuses, and links that leave the folder.
-pub fn files_of(folder: &Path, options: &OpenOptions) -> Result<Vec<(String, PathBuf)>, Errors> {
-    folder::files_of(folder, options)
+/// Returns what the system refuses, links that leave the folder, and a folder without any such file.
+pub fn files_of(
+    folder: &Path,
+    set: &FileSet<'_>,
+    options: &OpenOptions,
+) -> Result<Vec<(String, PathBuf)>, Errors> {
+    folder::files_of(folder, set, options)
 }
 
 /// Opens a file and reads its header; what is wrong goes to the collector.

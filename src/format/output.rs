@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use indexmap::IndexMap;
 
 use super::pieces::Split;
-use super::shards::{index_bytes, index_name, shard_name, single_name};
+use super::shards::{index_bytes, index_name, name_problem, shard_name, single_name};
 use super::{Format, gguf, hdf5, msgpack, numpy, pytorch, safetensors, shown};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
@@ -37,7 +37,7 @@ pub struct OutputOptions {
 /// A file that holds tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputFile {
-    /// Its name, without a folder.
+    /// Its name, `FOLDER/NAME` where it lies in a folder of the output.
     pub name: String,
     /// What stands around the data: bytes, and where they begin in the file.
     pub pieces: Vec<(u64, Vec<u8>)>,
@@ -230,6 +230,7 @@ pub fn lay_out_set(
         files.entry(file).or_default().push((at, OutputTensor { key, ..*tensor }));
     }
     files.sort_unstable_keys();
+    check_paths(files.keys().copied())?;
     let empty = Placement { file: 0, offset: 0 };
     let whole = OutputOptions { max_shard_size: None, ..options.clone() };
     let placements = vec![empty; tensors.len()];
@@ -252,6 +253,32 @@ pub fn lay_out_set(
         }
     }
     Ok(all)
+}
+
+/// Refuses names of files that are no paths below a folder, and a file where another one needs a folder.
+fn check_paths<'n>(names: impl Iterator<Item = &'n str> + Clone) -> Result<(), Errors> {
+    let all: HashSet<&str> = names.clone().collect();
+    let mut out = Collector::default();
+    for name in names {
+        let odd = |part: &str| part.is_empty() || part == "." || part.chars().any(char::is_control);
+        let problem = name_problem(name).or_else(|| {
+            name.split('/').any(odd).then_some("has a part that is empty, `.`, or holds control characters")
+        });
+        if let Some(problem) = problem {
+            let message = format!("the layout would write the file `{}`, which {problem}", shown(name));
+            out.push(
+                Diagnostic::error("format/path-escape", message)
+                    .expected("a file below the output's folder")
+                    .help("do not trust the names in this checkpoint, or correct the layout's template"),
+            );
+        }
+        let folders = name.match_indices('/').map(|(at, _)| &name[..at]);
+        if let Some(file) = folders.into_iter().find(|folder| all.contains(folder)) {
+            let message = format!("`{}` would be both a file and a folder", shown(file));
+            out.push(Diagnostic::error("format/path-escape", message).help("correct the layout's templates"));
+        }
+    }
+    out.finish(()).map(|_| ())
 }
 
 /// Returns the name of a tensor in a set of files, `FILE::KEY`, with the format's ending where the file has none.

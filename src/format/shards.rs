@@ -122,14 +122,35 @@ pub(super) fn open_index(
     assemble(source, parts, out)
 }
 
-/// Reads an index's text, bounded like a header.
+/// Reads an index's text; the memory that it takes is a few times the text's length.
 fn read_text(path: &Path) -> Result<String, Errors> {
+    read_text_over(path, LIMIT)
+}
+
+/// Reads an index's text. One of more than `free` bytes is read where the files beside it are as large: it names what
+/// stands in their headers, and so it is never the larger.
+fn read_text_over(path: &Path, free: u64) -> Result<String, Errors> {
     let (file, metadata) = sniff::open_regular(path)?;
-    if metadata.len() > LIMIT {
-        let message = format!("the index has {} bytes, over the limit of {LIMIT}", metadata.len());
-        return Err(Diagnostic::error("format/bad-index", message).file(path).into());
+    if metadata.len() > free {
+        let beside = size_beside(path);
+        if metadata.len() - free > beside {
+            let message = format!(
+                "the index has {} bytes, more than the files beside it, which have {beside}",
+                metadata.len()
+            );
+            let error = Diagnostic::error("format/bad-index", message).file(path);
+            return Err(error.help("put it beside the files that it names; finish the download").into());
+        }
     }
     std::io::read_to_string(file).map_err(|error| io_error(path, "read the index", &error).into())
+}
+
+/// Returns the bytes of all files that lie beside an index, as the system tells them.
+fn size_beside(path: &Path) -> u64 {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let others = names_in(folder).into_iter().map(|name| folder.join(name)).filter(|other| other != path);
+    let sizes = others.filter_map(|other| std::fs::metadata(other).ok());
+    sizes.filter(std::fs::Metadata::is_file).map(|file| file.len()).fold(0, u64::saturating_add)
 }
 
 fn parse_index(text: &str, path: &Path, out: &mut Collector) -> Index {
@@ -333,6 +354,10 @@ fn cross_check(
                 out.push(diagnostic.tensor(&entry.key).help("it is read all the same"));
             }
         }
+        // What is there and is not read has its place too.
+        for (key, _) in &part.unread {
+            homes.entry(index.entry(key).unwrap_or(key)).or_default().push(name);
+        }
     }
     let is_at_home = |key: &str, shard: &str| homes.get(key).is_some_and(|shards| shards.contains(&shard));
     let lost: Vec<(&str, &str)> = index
@@ -354,8 +379,9 @@ fn cross_check(
     }
     // The optimizer's state counts there and may have been left out.
     let has_optimizer = index.weight_map.keys().any(|key| key.starts_with("/optimizer/"));
+    let is_counted = !has_optimizer && parts.iter().all(|part| part.unread.is_empty());
     if let Some(stated) = &index.total_size
-        && !has_optimizer
+        && is_counted
         && stated.as_u64() != Some(total)
         && stated.as_f64() != Some(total as f64)
     {
@@ -636,6 +662,20 @@ mod tests {
         put(folder.path(), "s", b"PK\x03\x04");
         let result = open_plain(&index(folder.path(), r#"{"weight_map":{"a":"s"}}"#));
         assert_eq!(codes(&result), ["format/zip"]);
+    }
+
+    #[test]
+    fn a_large_index_is_read_beside_files_as_large() {
+        let folder = tempfile::tempdir().expect("folder");
+        let text = r#"{"weight_map": {"a": "a.safetensors"}}"#;
+        let path = put(folder.path(), "x.safetensors.index.json", text.as_bytes());
+        let read = |free: usize| read_text_over(&path, free as u64);
+        assert_eq!(read(text.len()).expect("within"), text);
+        let errors = read(text.len() - 1).expect_err("nothing is beside it");
+        assert!(errors.to_string().contains("more than the files beside it"), "{errors}");
+        put(folder.path(), "a.safetensors", &[0; 3]);
+        assert_eq!(read(text.len() - 3).expect("as large"), text);
+        assert!(read(text.len() - 4).is_err());
     }
 
     #[test]

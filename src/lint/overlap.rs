@@ -11,7 +11,7 @@ enum Token<'t> {
     /// Digits that stand as they are.
     Digits(&'t str),
     Number {
-        offset: u64,
+        offset: i64,
         width: usize,
     },
     /// `{_l}`
@@ -98,7 +98,11 @@ fn tokens(pieces: &[Piece]) -> Vec<Token<'_>> {
                 }
             }
             Piece::Axis { suffix: true, .. } => tokens.push(Token::Suffix),
-            Piece::Axis { offset, width, .. } | Piece::Count { offset, width, .. } => {
+            Piece::Axis { offset, width, .. } => {
+                let offset = i64::try_from(*offset).unwrap_or(i64::MAX);
+                tokens.push(Token::Number { offset, width: *width });
+            }
+            Piece::Count { offset, width, .. } => {
                 tokens.push(Token::Number { offset: *offset, width: *width });
             }
             Piece::Path { separator, .. } => tokens.push(Token::Path { separator: *separator }),
@@ -129,7 +133,8 @@ fn units(tokens: &[Vec<Token<'_>>; 2], state: State) -> Vec<Unit> {
             Some(Token::Char(c)) => units.push(Unit::Char(*c)),
             Some(Token::Digits(digits)) => units.push(Unit::Digits((*digits).to_owned())),
             Some(Token::Number { offset, width }) => {
-                units.push(Unit::Digits(format!("{:0width$}", offset.saturating_add(1), width = *width)));
+                let number = offset.saturating_add(1).max(0);
+                units.push(Unit::Digits(format!("{number:0width$}", width = *width)));
             }
             Some(Token::Path { .. }) => units.push(Unit::Char('x')),
             Some(Token::Suffix) | None => {}
@@ -147,7 +152,7 @@ fn take(tokens: &[Token<'_>], (at, _): (usize, bool), unit: &Unit) -> Option<(us
             let canonical =
                 unit.len() == *width || unit == "0" || (unit.len() > *width && !unit.starts_with('0'));
             let value: u64 = unit.parse().ok()?;
-            (canonical && value >= *offset).then_some(next)
+            (canonical && value >= u64::try_from(*offset).unwrap_or(0)).then_some(next)
         }
         (Token::Path { .. }, _) => Some((at, true)),
         _ => None,

@@ -35,12 +35,12 @@ pub enum Piece {
         /// `{_l}`: nothing for 0, `_1` for 1, as Keras names the layers of one class.
         suffix: bool,
     },
-    /// `{l.count+3}`: a number that is an axis's size, and what is added to it.
+    /// `{l.count+3}`, `{p.count-1}`: a number that is an axis's size, and what is added to it; `-1` is the last index.
     Count {
         /// The axis.
         name: Arc<str>,
-        /// What the name's number is above the size.
-        offset: u64,
+        /// What the name's number is above the size; below 0 where it is less.
+        offset: i64,
         /// Digits at least, filled up with zeros; 0 for none.
         width: usize,
     },
@@ -119,6 +119,13 @@ impl Template {
             Some(at) => (Some(pieces(&text, 0, at)?), pieces(&text, at + 2, text.text.len())?),
             None => (None, pieces(&text, 0, text.text.len())?),
         };
+        if let Some(problem) = file.as_deref().and_then(file_problem) {
+            return Err(Diagnostic::error("mapping/template", format!("the name of the file {problem}"))
+                .rule(&text.at(0, text.text.find("::").unwrap_or(0)))
+                .expected("the path of a file below the checkpoint's folder, `mp_rank_{t:02}/model.pt`")
+                .found(format!("`{}`", text.text.split("::").next().unwrap_or_default()))
+                .help("write plain names with `/` between them"));
+        }
         if key.is_empty() {
             return Err(Diagnostic::error("mapping/template", "an empty template")
                 .rule(text.span)
@@ -190,19 +197,94 @@ impl Template {
         matches(&self.key, key, captures)
     }
 
+    /// Returns whether it names tensors of that file.
+    pub(crate) fn names_file(&self, file: &str) -> bool {
+        let Some(pieces) = &self.file else { return false };
+        let named = |file: &str| matches(pieces, file, Captures::default()).is_some();
+        named(file) || file.rsplit_once('.').is_some_and(|(stem, _)| named(stem))
+    }
+
+    /// Returns the axes that its file's name enumerates.
+    pub(crate) fn file_axes(&self) -> Vec<&str> {
+        let names = self.file.iter().flatten().filter_map(|piece| match piece {
+            Piece::Axis { name, .. } => Some(&**name),
+            _ => None,
+        });
+        names.collect()
+    }
+
+    /// Returns whether its file's name captures a path.
+    pub(crate) fn has_file_path(&self) -> bool {
+        self.file.iter().flatten().any(|piece| matches!(piece, Piece::Path { .. }))
+    }
+
+    /// Makes the file's name alone, as [`Template::print`].
+    pub(crate) fn print_file(&self, captures: &Captures) -> Result<Option<String>, String> {
+        self.file.as_ref().map(|pieces| print(pieces, captures)).transpose()
+    }
+
+    /// Returns in how many folders, one inside the other, its file may lie.
+    pub(crate) fn file_depths(&self) -> std::ops::RangeInclusive<usize> {
+        /// The most folders that a captured path is looked for in.
+        const CAPTURED: usize = 3;
+        let pieces = self.file.as_deref().unwrap_or_default();
+        let literal = |piece: &Piece| match piece {
+            Piece::Literal(text) => text.matches('/').count(),
+            _ => 0,
+        };
+        let fixed = pieces.iter().map(literal).sum::<usize>();
+        let is_path = |piece: &&Piece| matches!(piece, Piece::Path { separator: '/', .. });
+        match pieces.iter().filter(is_path).count() {
+            0 => fixed..=fixed,
+            // An empty path swallows its separator.
+            paths => fixed.saturating_sub(paths)..=fixed + CAPTURED,
+        }
+    }
+
     /// Makes a name.
     ///
     /// # Errors
     /// Returns what cannot be written: a path segment that holds the template's separator, or a missing capture.
     pub fn print(&self, captures: &Captures) -> Result<(Option<String>, String), String> {
-        let file = self.file.as_ref().map(|pieces| print(pieces, captures)).transpose()?;
-        Ok((file, print(&self.key, captures)?))
+        Ok((self.print_file(captures)?, print(&self.key, captures)?))
     }
 }
 
 impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.span.text().trim_matches('"'))
+    }
+}
+
+/// Returns why a pattern can be no path of a file below a folder, if so.
+fn file_problem(pieces: &[Piece]) -> Option<&'static str> {
+    let mut path = String::new();
+    for piece in pieces {
+        match piece {
+            Piece::Literal(text) => path.push_str(text),
+            // Nothing for the first index.
+            Piece::Axis { suffix: true, .. } => {}
+            // Any text that no name of a part is.
+            Piece::Axis { .. } | Piece::Count { .. } | Piece::Path { .. } => path.push_str("00"),
+        }
+    }
+    let drive = path.as_bytes();
+    if path.is_empty() {
+        Some("is empty")
+    } else if path.starts_with('/') {
+        Some("is absolute")
+    } else if drive.len() > 1 && drive[0].is_ascii_alphabetic() && drive[1] == b':' {
+        Some("begins with a drive letter")
+    } else if path.contains('\\') {
+        Some("has a backslash")
+    } else if path.chars().any(char::is_control) {
+        Some("has control characters")
+    } else if path.split('/').any(str::is_empty) {
+        Some("has a part that is or can be empty")
+    } else if path.split('/').any(|part| matches!(part, "." | "..")) {
+        Some("has a part `.` or `..`")
+    } else {
+        None
     }
 }
 
@@ -236,7 +318,7 @@ fn pieces(text: &Text<'_>, start: usize, end: usize) -> Result<Vec<Piece>, Diagn
             error(position, position + close + 1, message)
                 .expected("`{l}`, `{l+4}`, `{l:03}`, `{_l}`, `{l.count}` or `{*m}`")
                 .found(format!("`{}`", &rest[..close + 1]))
-                .help("`{l}` is an index along the axis l, `+4` what is added to it, `:03` three digits at least, `{_l}` nothing, _1, _2, `{l.count}` the axis's size, `{*m}` a path")
+                .help("`{l}` is an index along the axis l, `+4` what is added to it, `:03` three digits at least, `{_l}` nothing, _1, _2, `{l.count}` the axis's size, `{l.count-1}` the last index, `{*m}` a path")
         })?;
         let number = |piece: &Piece| matches!(piece, Piece::Axis { .. } | Piece::Count { .. });
         if pieces.last().is_some_and(number) && number(&piece)
@@ -310,15 +392,16 @@ fn capture(text: &str) -> Result<Piece, String> {
         }
         None => (text, 0),
     };
-    if text.contains('-') {
-        return Err("a name's number is the index and what is added to it, never less".into());
-    }
-    let (name, offset) = match text.split_once('+') {
-        Some((name, offset)) => {
-            (name, offset.parse::<u32>().map_err(|_| format!("the offset `+{offset}` is no whole number"))?)
-        }
-        None => (text, 0),
+    let (name, sign, offset) = match text.find(['+', '-']) {
+        Some(at) => (&text[..at], &text[at..at + 1], &text[at + 1..]),
+        None => (text, "+", "0"),
     };
+    let digits = offset.bytes().all(|byte| byte.is_ascii_digit());
+    let number: u32 = offset
+        .parse()
+        .ok()
+        .filter(|_| digits)
+        .ok_or_else(|| format!("the offset `{sign}{offset}` is no whole number"))?;
     let (name, count) = match name.strip_suffix(".count") {
         Some(name) => (name, true),
         None => (name, false),
@@ -326,10 +409,14 @@ fn capture(text: &str) -> Result<Piece, String> {
     if !crate::notation::is_axis_name(name) {
         return Err(format!("`{{{text}}}` names no axis"));
     }
-    let (name, offset) = (name.into(), offset.into());
-    Ok(match count {
-        true => Piece::Count { name, offset, width },
-        false => Piece::Axis { name, offset, width, suffix: false },
+    let name = name.into();
+    Ok(match (count, sign) {
+        (true, "-") => Piece::Count { name, offset: -i64::from(number), width },
+        (true, _) => Piece::Count { name, offset: number.into(), width },
+        (false, "-") => {
+            return Err("a name's number is the index and what is added to it, never less".into());
+        }
+        (false, _) => Piece::Axis { name, offset: number.into(), width, suffix: false },
     })
 }
 
@@ -386,12 +473,14 @@ fn matches(pieces: &[Piece], text: &str, captures: Captures) -> Option<Captures>
             numbered.or_else(|| with(&captures, 0, text))
         }
         Piece::Axis { name, offset, width, .. } => {
-            let (index, behind) = number(text, *offset, *width)?;
+            let (number, behind) = number(text, *width)?;
+            let index = number.checked_sub(*offset)?;
             let mut captures = captures;
             captures.bind_index(name, index).then(|| matches(rest, behind, captures)).flatten()
         }
         Piece::Count { name, offset, width } => {
-            let (count, behind) = number(text, *offset, *width)?;
+            let (number, behind) = number(text, *width)?;
+            let count = number.checked_add_signed(offset.checked_neg()?)?;
             let mut captures = captures;
             bind(&mut captures.counts, name, count).then(|| matches(rest, behind, captures)).flatten()
         }
@@ -421,14 +510,14 @@ fn matches(pieces: &[Piece], text: &str, captures: Captures) -> Option<Captures>
     }
 }
 
-/// Takes the number that a text begins with; returns it less the offset, and what stands behind it.
-fn number(text: &str, offset: u64, width: usize) -> Option<(u64, &str)> {
+/// Takes the number that a text begins with; returns it, and what stands behind it.
+fn number(text: &str, width: usize) -> Option<(u64, &str)> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, behind) = text.split_at(digits);
     // `01` is no way to write 1 without a width, and two names for one index would be one too many.
     let canonical =
         number.len() == width || (number.len() > width && !number.starts_with('0')) || number == "0";
-    let value = number.parse::<u64>().ok()?.checked_sub(offset)?;
+    let value = number.parse::<u64>().ok()?;
     canonical.then_some((value, behind))
 }
 
@@ -475,7 +564,10 @@ fn print(pieces: &[Piece], captures: &Captures) -> Result<String, String> {
             Piece::Count { name, offset, width } => {
                 let found = captures.counts.iter().find(|(axis, _)| axis == name);
                 let (_, count) = found.ok_or_else(|| format!("nothing gives the size `{{{name}.count}}`"))?;
-                let _ = write!(text, "{:0width$}", count.saturating_add(*offset));
+                let number = count.checked_add_signed(*offset).ok_or_else(|| {
+                    format!("the size {count} of `{name}` makes no number of `{{{name}.count{offset:+}}}`")
+                })?;
+                let _ = write!(text, "{number:0width$}");
             }
             Piece::Path { name, separator } => {
                 let found = captures.paths.iter().find(|(path, _)| path == name);
@@ -613,6 +705,18 @@ mod tests {
     }
 
     #[test]
+    fn a_number_can_be_the_last_index_of_an_axis() {
+        let norm = template("mp_rank_{t:02}_{p.count-1:03}/model_optim_rng.pt::norm").expect("a template");
+        let captures = norm.matches("mp_rank_01_003/model_optim_rng.pt", "norm").expect("matches");
+        assert_eq!((captures.counts.as_slice(), captures.index("t")), (&[("p".into(), 4)][..], Some(1)));
+        let (file, _) = norm.print(&captures).expect("prints");
+        assert_eq!(file.as_deref(), Some("mp_rank_01_003/model_optim_rng.pt"));
+        let none = Captures { counts: vec![("p".into(), 0)], ..captures };
+        assert!(norm.print(&none).expect_err("no last one").contains("p.count-1"));
+        assert_eq!(norm.matches("mp_rank_01_3/model_optim_rng.pt", "norm"), None);
+    }
+
+    #[test]
     fn a_template_is_within_another_that_takes_its_names() {
         let within = |a: &str, b: &str| {
             let (a, b) = (template(a).expect("a template"), template(b).expect("a template"));
@@ -666,6 +770,22 @@ mod tests {
             "{l.size}",
             "{.count}",
             "{l}{h.count}",
+            "{l-1}",
+            "{l.count--1}",
+            "{l.count-}",
+            "{l.count-+1}",
+            "{l.count-x}",
+            "/a::w",
+            "../a::w",
+            "a/../b::w",
+            "a/..::w",
+            "a//b::w",
+            "a/::w",
+            "./a::w",
+            "::w",
+            "a\\b::w",
+            "c:/a::w",
+            "a/{_l}/b::w",
             "{*a}.{*b}.{*c}.d",
             "a{_a}b{_b}c{_c}d{_d}e{_e}",
         ] {

@@ -27,7 +27,7 @@ pub mod schema;
 pub mod select;
 pub mod strangers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use indexmap::IndexMap;
@@ -413,6 +413,22 @@ impl Layout {
     /// Returns whether the names of files count: a rule is written `FILE::KEY`.
     pub fn is_file_set(&self) -> bool {
         self.rules.iter().any(|rule| rule.template.file.is_some())
+    }
+
+    /// Returns whether a rule, or a template of what is ignored, is of tensors in that file.
+    pub fn names_file(&self, file: &str) -> bool {
+        self.templates().any(|template| template.names_file(file))
+    }
+
+    /// Returns in how many folders, one inside the other, the files of a set may lie.
+    pub fn file_depths(&self) -> BTreeSet<usize> {
+        let in_files = self.templates().filter(|template| template.file.is_some());
+        in_files.flat_map(Template::file_depths).collect()
+    }
+
+    /// Returns the templates of its rules and of what is ignored.
+    fn templates(&self) -> impl Iterator<Item = &Template> {
+        self.rules.iter().map(|rule| &rule.template).chain(&self.ignore)
     }
 
     /// Returns the rules of that very template, each with its place: one, or alternatives.

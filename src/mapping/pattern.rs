@@ -74,7 +74,7 @@ pub(super) const FORMULA: Pattern = Pattern {
 /// A pattern for names of tensors.
 pub(super) const TEMPLATE: Pattern = Pattern {
     name: "template",
-    about: "The name of a stored tensor, `layers.{l}.q.weight`: `{l}` is an index along the axis `l`, `{l+4}` one with an offset, `{l:03}` with zeros before it, `{_l}` nothing, then `_1`, `_2`, `{l.count}` the axis's size, `{*m}` a path of any length. `FILE::KEY` names the file too.",
+    about: "The name of a stored tensor, `layers.{l}.q.weight`: `{l}` is an index along the axis `l`, `{l+4}` one with an offset, `{l:03}` with zeros before it, `{_l}` nothing, then `_1`, `_2`, `{l.count}` the axis's size, `{l.count-1}` its last index, `{*m}` a path of any length. `FILE::KEY` names the file too, which may lie in folders: `mp_rank_{t:02}/model.pt`.",
     wrong: "write a name with captures such as `{l}`, `{l+4}`, `{l:03}`, `{_l}`, `{l.count}` or `{*m}`, and text between them",
     regex: template,
 };
@@ -150,7 +150,8 @@ fn formula(depth: usize) -> String {
 
 fn template() -> String {
     let name = "[A-Za-z][A-Za-z0-9_]*";
-    let number = format!(r"\{{(?:_{name}|{name}(?:\.count)?(?:\+[0-9]+)?(?::0[0-9]{{1,2}})?)\}}");
+    let number =
+        format!(r"\{{(?:_{name}|{name}(?:\.count-[0-9]+|(?:\.count)?(?:\+[0-9]+)?)(?::0[0-9]{{1,2}})?)\}}");
     let path = format!(r"\{{\*{name}\}}");
     // Text stands between two captures, and a separator behind a path.
     format!(

@@ -102,3 +102,189 @@ fn the_ending_may_be_left_to_the_format() {
         assert_eq!(read(&folder.join(&format!("{format}.safetensors"))), model());
     }
 }
+
+/// Megatron's folders of ranks: tensor and pipeline parallel, the last stage with the last norm and the output layer. Three
+/// queries for each key/value head, heads that are not as many as elements of a head.
+const MEGATRON: &str = r#"{ "format": 1, "family": "mcore",
+  "axes": { "l": "layers", "h": { "is": "g r" }, "g": "kv heads", "r": "queries of one", "d": "head size", "e": "width",
+            "f": "inner width", "v": "vocabulary", "t": "tensor ranks", "p": "stages", "lp": "layers of a stage",
+            "gt": "kv heads of a rank", "ft": "inner width of a rank", "vt": "vocabulary of a rank" },
+  "params": { "tok": "v e", "q": "l h d e", "k": "l g d e", "v": "l g d e", "o": "l e h d", "gate": "l f e",
+              "up": "l f e", "norm": "e", "head": "v e" },
+  "layouts": {
+    "one": { "tensors": { "embedding": "tok: v e", "layers.{l}.qkv": "(g (q: r d + k: d + v: d)) e",
+                          "layers.{l}.proj": "o: e (h d)", "layers.{l}.fc1": "(gate: f + up: f) e",
+                          "final_norm": "norm: e", "output_layer": "head: v e" } },
+    "ranks": { "axes": { "l": "p lp", "g": "t gt", "f": "t ft", "v": "t vt" }, "tensors": {
+      "mp_rank_{t:02}_000/model_optim_rng.END::embedding": "tok: vt e",
+      "mp_rank_{t:02}_{p:03}/model_optim_rng.END::layers.{lp}.qkv": "(gt (q: r d + k: d + v: d)) e",
+      "mp_rank_{t:02}_{p:03}/model_optim_rng.END::layers.{lp}.proj": "o: e (gt r d)",
+      "mp_rank_{t:02}_{p:03}/model_optim_rng.END::layers.{lp}.fc1": "(gate: ft + up: ft) e",
+      "mp_rank_{t:02}_{p.count-1:03}/model_optim_rng.END::final_norm": "norm: e",
+      "mp_rank_{t:02}_{p.count-1:03}/model_optim_rng.END::output_layer": "head: vt e" } } } }"#;
+
+const KV: u64 = 4;
+const QUERIES: u64 = 3;
+const SIZE: u64 = 5;
+const WIDTH: u64 = 7;
+const INNER: u64 = 6;
+
+fn random(shape: &[u64], numbers: &mut impl FnMut() -> u64) -> Tensor {
+    let count = shape.iter().product::<u64>();
+    Tensor::f32(shape, (0..count).map(|_| (numbers() >> 40) as f32 - 8_388_608.0).collect::<Vec<_>>())
+}
+
+fn megatron() -> Tensors {
+    let mut numbers = crate::kit::xorshift();
+    let mut tensors = Tensors::new();
+    for (key, shape) in
+        [("embedding", [8, WIDTH].as_slice()), ("final_norm", &[WIDTH]), ("output_layer", &[8, WIDTH])]
+    {
+        tensors.insert(key.to_owned(), random(shape, &mut numbers));
+    }
+    for layer in 0..4 {
+        for (key, shape) in [
+            ("qkv", [KV * (QUERIES + 2) * SIZE, WIDTH]),
+            ("proj", [WIDTH, KV * QUERIES * SIZE]),
+            ("fc1", [2 * INNER, WIDTH]),
+        ] {
+            tensors.insert(format!("layers.{layer}.{key}"), random(&shape, &mut numbers));
+        }
+    }
+    tensors
+}
+
+/// Returns these rows of a matrix.
+fn rows(tensor: &Tensor, rows: impl Iterator<Item = u64>) -> Tensor {
+    let values = tensor.values();
+    let width = tensor.shape[1];
+    let rows: Vec<u64> = rows.collect();
+    let of = |row: &u64| values[(row * width) as usize..((row + 1) * width) as usize].to_vec();
+    Tensor::f32(&[rows.len() as u64, width], rows.iter().flat_map(of).collect::<Vec<_>>())
+}
+
+/// Returns these columns of a matrix.
+fn columns(tensor: &Tensor, from: u64, to: u64) -> Tensor {
+    let values = tensor.values();
+    let width = tensor.shape[1] as usize;
+    let rows = values.chunks(width).flat_map(|row| row[from as usize..to as usize].to_vec());
+    Tensor::f32(&[tensor.shape[0], to - from], rows.collect::<Vec<_>>())
+}
+
+/// Returns what the rank of two by two holds: written by hand, of the form of one rank.
+fn rank(tensors: &Tensors, t: u64, p: u64) -> Tensors {
+    let half = |size: u64| t * size / 2..(t + 1) * size / 2;
+    let mut own = Tensors::new();
+    if p == 0 {
+        own.insert("embedding".into(), rows(&tensors["embedding"], half(8)));
+    } else {
+        own.insert("final_norm".into(), tensors["final_norm"].clone());
+        own.insert("output_layer".into(), rows(&tensors["output_layer"], half(8)));
+    }
+    for layer in 0..2 {
+        let of = |key: &str| &tensors[&format!("layers.{}.{key}", 2 * p + layer)];
+        let mut put = |key: &str, tensor| own.insert(format!("layers.{layer}.{key}"), tensor);
+        put("qkv", rows(of("qkv"), half(KV * (QUERIES + 2) * SIZE)));
+        let heads = half(KV * QUERIES * SIZE);
+        put("proj", columns(of("proj"), heads.start, heads.end));
+        put("fc1", rows(of("fc1"), half(INNER).chain(half(INNER).map(|row| INNER + row))));
+    }
+    own
+}
+
+/// Runs the binary with Megatron's mapping, of files with that ending.
+fn ranks(folder: &Folder, ending: &str, more: &[&str]) -> crate::kit::Run {
+    folder.put("mcore.json", MEGATRON.replace(".END", ending));
+    let mapping = folder.join("mcore.json").display().to_string();
+    folder.run(&[&["--mapping", &mapping], more].concat())
+}
+
+const FORTH: &[&str] =
+    &["--from", "mcore/one", "--to", "mcore/ranks", "--axis", "g=4", "--axis", "d=5", "--axis", "t=2"];
+const BACK: &[&str] = &["--from", "mcore/ranks", "--to", "mcore/one", "--axis", "d=5"];
+
+/// Writes the ranks by hand.
+fn put_ranks(folder: &Folder) -> String {
+    for (t, p) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        std::fs::create_dir_all(folder.join(&format!("src/mp_rank_0{t}_00{p}"))).expect("a folder");
+        folder.tensors(
+            &format!("src/mp_rank_0{t}_00{p}/model_optim_rng.safetensors"),
+            &rank(&megatron(), t, p),
+        );
+    }
+    folder.join("src").display().to_string()
+}
+
+#[test]
+fn ranks_in_folders_of_two_kinds_are_written_and_read() {
+    let folder = Folder::new();
+    let one = folder.tensors("one.safetensors", &megatron()).display().to_string();
+    let out = folder.join("out").display().to_string();
+    ranks(&folder, ".safetensors", &[FORTH, &["--axis", "p=2", &one, &out]].concat()).ok();
+    for (t, p) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let written = read(&folder.join(&format!("out/mp_rank_0{t}_00{p}/model_optim_rng.safetensors")));
+        assert_eq!(written, rank(&megatron(), t, p), "{t} {p}");
+    }
+    let source = put_ranks(&folder);
+    let back = folder.join("back.safetensors").display().to_string();
+    ranks(&folder, ".safetensors", &[BACK, &[&source, &back]].concat()).ok();
+    assert_eq!(read(&folder.join("back.safetensors")), megatron());
+    let seen = folder.run(&["inspect", "--mapping", "mcore.json", &source]).ok();
+    assert!(seen.stdout.contains("4 files") && seen.stdout.contains("layout mcore/ranks"), "{}", seen.stdout);
+    folder.run(&["mapping", "check", "mcore.json"]).ok();
+    // Of another format, and with the ending left to it.
+    for (ending, format) in [(".pt", "pytorch"), ("", "npz")] {
+        let out = folder.join(&format!("out-{format}")).display().to_string();
+        let back = folder.join(&format!("{format}.safetensors")).display().to_string();
+        ranks(&folder, ending, &[FORTH, &["--axis", "p=2", "--format", format, &one, &out]].concat()).ok();
+        ranks(&folder, ending, &["--from", "auto", "--to", "mcore/one", &out, &back]).ok();
+        assert_eq!(read(&folder.join(&format!("{format}.safetensors"))), megatron());
+    }
+}
+
+#[test]
+fn a_rank_that_is_missing_or_damaged_is_named() {
+    let folder = Folder::new();
+    let source = put_ranks(&folder);
+    let out = folder.join("out.safetensors").display().to_string();
+    let convert = || ranks(&folder, ".safetensors", &[BACK, &[&source, &out]].concat());
+    for name in ["mp_rank_01_001", "mp_rank_00_001", "mp_rank_01_000", "mp_rank_00_000"] {
+        std::fs::rename(folder.join(&format!("src/{name}")), folder.join("away")).expect("moves");
+        convert().fails(&["bind/index-gap", "files of the set are missing", name]);
+        std::fs::rename(folder.join("away"), folder.join(&format!("src/{name}"))).expect("moves");
+    }
+    // The last of the ranks, of which nothing else would speak.
+    folder.put("src/mp_rank_01_001/model_optim_rng.safetensors", "");
+    folder.put("src/mp_rank_01_000/model_optim_rng.safetensors", "");
+    convert().fails(&["format/empty", "mp_rank_01_000", "mp_rank_01_001"]);
+    assert!(!folder.join("out.safetensors").exists());
+}
+
+#[test]
+fn what_lies_in_the_folders_of_ranks_stays_and_no_link_is_followed() {
+    let folder = Folder::new();
+    let one = folder.tensors("one.safetensors", &megatron()).display().to_string();
+    let out = folder.join("out").display().to_string();
+    let convert = |more: &[&str]| {
+        ranks(&folder, ".safetensors", &[FORTH, more, &["--axis", "p=2", &one, &out]].concat())
+    };
+    std::fs::create_dir_all(folder.join("out/mp_rank_01_000")).expect("a folder");
+    folder.put("out/mp_rank_01_000/notes.txt", "mine");
+    convert(&[]).ok();
+    convert(&[]).fails(&["publish/exists", "mp_rank_01_001"]);
+    folder.put("out/mp_rank_01_001/model_optim_rng.safetensors", "old");
+    convert(&["--force"]).ok();
+    assert_eq!(std::fs::read(folder.join("out/mp_rank_01_000/notes.txt")).expect("is there"), b"mine");
+    let written = read(&folder.join("out/mp_rank_01_001/model_optim_rng.safetensors"));
+    assert_eq!(written, rank(&megatron(), 1, 1));
+    convert(&["--force", "--resume"]).ok();
+    #[cfg(unix)]
+    {
+        std::fs::remove_dir_all(folder.join("out/mp_rank_00_001")).expect("is there");
+        std::fs::create_dir(folder.join("elsewhere")).expect("a folder");
+        std::os::unix::fs::symlink(folder.join("elsewhere"), folder.join("out/mp_rank_00_001"))
+            .expect("a link");
+        convert(&["--force"]).fails(&["publish/exists", "mp_rank_00_001", "a file or a link is in the way"]);
+        assert_eq!(std::fs::read_dir(folder.join("elsewhere")).expect("a folder").count(), 0);
+    }
+}

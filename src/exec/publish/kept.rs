@@ -3,6 +3,7 @@
 //! `plan.json` says of which conversion they are, and `done/FILE.json` that a file is whole: it is written when all of the
 //! file is on the disk, with its size and its BLAKE3. A later run of the same conversion compares both again.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -91,8 +92,8 @@ pub(super) fn begin(work: &Work, fingerprint: &Fingerprint) -> Result<Option<&'s
 }
 
 /// Reads the record of a file that an earlier run has finished.
-pub(super) fn whole(work: &Work, name: &str, size: u64) -> Option<Whole> {
-    let whole: Whole = read_json(work, &whole_path(work, name))?;
+pub(super) fn whole(work: &Work, name: &OsStr, size: u64) -> Option<Whole> {
+    let whole: Whole = read_json(work, &whole_path(work, name.to_str()?))?;
     let there = work.new_folder().join(name).symlink_metadata().ok()?;
     (whole.size == size && there.is_file() && there.len() == size).then_some(whole)
 }
@@ -140,7 +141,8 @@ impl Staging {
                 kept.files += 1;
                 kept.bytes += staged.size;
             } else if staged.whole.take().is_some() {
-                let path = whole_path(&self.work, &output.name);
+                let name = staged.path.file_name().unwrap_or_default().to_string_lossy();
+                let path = whole_path(&self.work, &name);
                 fs::remove_file(&path).map_err(|error| io_error(&path, "remove it", &error))?;
                 staged.fill(output)?;
             }
@@ -205,9 +207,13 @@ pub(super) fn remove_others(work: &Work, staged: &[&Path]) -> Result<(), Errors>
         |error: io::Error| Errors::from(io_error(&new, "remove what an earlier run left in it", &error));
     for entry in fs::read_dir(&new).map_err(fail)? {
         let path = entry.map_err(fail)?.path();
-        if !staged.contains(&path.as_path()) {
-            fs::remove_file(&path).map_err(fail)?;
+        if staged.contains(&path.as_path()) {
+            continue;
         }
+        // A folder of files that were about to be published.
+        let is_folder = path.symlink_metadata().map_err(fail)?.is_dir();
+        let removed = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        removed.map_err(fail)?;
     }
     Ok(())
 }

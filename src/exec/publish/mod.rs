@@ -13,7 +13,7 @@
 //!
 //! # Where it ends
 //! - A folder is not exchanged, and its files are set aside and put in place one after the other (`in_place.rs`), where it
-//!   has subfolders, access lists or another owner, where it is a mount or the program's current folder, where its parent
+//!   or the output has subfolders, access lists or another owner, where it is a mount or the program's current folder, where its parent
 //!   may not be written to, and on systems and file systems without an exchange (all but Linux; some network file
 //!   systems). For these moments a reader finds no checkpoint in it; a run that is killed in them leaves it so until the
 //!   next run to that destination finishes the work.
@@ -35,6 +35,7 @@ mod exchange;
 mod guard;
 mod in_place;
 mod kept;
+mod nested;
 mod record;
 mod replaced;
 mod system;
@@ -180,7 +181,7 @@ impl Staging {
         check_name(destination.path())?;
         let all = layout.files.iter().map(|file| &file.name);
         let mut all = all.chain(layout.companions.iter().map(|file| &file.name));
-        all.try_for_each(|name| check_name(Path::new(name)))?;
+        all.try_for_each(|name| Path::new(name).iter().try_for_each(|part| check_name(Path::new(part))))?;
         let (place, mut work) = open(destination)?;
         let mut out = Collector::default();
         let folder = match &place {
@@ -246,9 +247,12 @@ impl Staging {
     /// Makes one file, or opens the one that an earlier run has finished.
     fn stage(&self, output: &OutputFile) -> Result<Staged, Errors> {
         let target = self.target_of(&output.name);
-        let name = target.file_name().unwrap_or_default();
-        let path = self.work.new_folder().join(name);
-        let whole = kept::whole(&self.work, &output.name, output.size);
+        let name = match &self.destination {
+            Destination::File(path) => path.file_name().unwrap_or_default().to_owned(),
+            Destination::Folder(_) => nested::flat(&output.name).into(),
+        };
+        let path = self.work.new_folder().join(&name);
+        let whole = kept::whole(&self.work, &name, output.size);
         let file = match whole {
             Some(_) => no_link().write(true).open(&path),
             // What is there may be a link to a file of the destination.
@@ -333,7 +337,7 @@ impl Staging {
             self.files.iter().chain(&self.index).map(|staged| staged.target.clone()).collect();
         // Closed: Windows renames no folder with open files in it.
         let files = self.files.drain(..).chain(self.companions.drain(..)).chain(self.index.take());
-        let placed: Vec<(PathBuf, PathBuf)> = files.map(|staged| (staged.path, staged.target)).collect();
+        let mut placed: Vec<(PathBuf, PathBuf)> = files.map(|staged| (staged.path, staged.target)).collect();
         if self.options.force {
             placed.iter().for_each(|(path, target)| keep_attributes(path, target));
         }
@@ -341,6 +345,7 @@ impl Staging {
         match self.place.clone() {
             Place::File => self.put_one(&placed, &parent(&path))?,
             Place::New => {
+                self.nest(&mut placed, &path)?;
                 // An empty folder that appeared in the meantime is replaced on Unix.
                 let renamed = fs::rename(self.work.new_folder(), &path);
                 renamed.map_err(|error| name_error(&path, &error))?;
@@ -350,6 +355,22 @@ impl Staging {
         }
         self.work.leave = Leave::Nothing;
         Ok(targets)
+    }
+
+    /// Gives files their folders in the new folder, which becomes the destination.
+    fn nest(&self, placed: &mut [(PathBuf, PathBuf)], folder: &Path) -> Result<(), Errors> {
+        let new = self.work.new_folder();
+        let mut made = Vec::new();
+        for (path, target) in placed {
+            let name = name_in(folder, target);
+            if nested::is_nested(&name) {
+                nested::make_folders(&new, &name, &mut made)?;
+                let nested = new.join(&name);
+                fs::rename(&*path, &nested).map_err(|error| name_error(target, &error))?;
+                *path = nested;
+            }
+        }
+        made.iter().chain(made.first().map(|_| &new)).try_for_each(|folder| sync_folder(folder, self.options))
     }
 
     /// Publishes by a single rename.
@@ -363,13 +384,12 @@ impl Staging {
     /// Publishes into a folder that was there before.
     fn publish_into(&mut self, folder: &Path, placed: &[(PathBuf, PathBuf)]) -> Result<(), Errors> {
         let old: Vec<String> = self.old_index.iter().chain(&self.old_files).cloned().collect();
-        if placed.len() == 1 && old.is_empty() {
+        let base = self.destination.path();
+        let placed_names: Vec<String> = placed.iter().map(|(_, target)| name_in(base, target)).collect();
+        let is_nested = placed_names.iter().any(|name| nested::is_nested(name));
+        if placed.len() == 1 && old.is_empty() && !is_nested {
             return self.put_one(placed, folder);
         }
-        let name_of = |(path, _): &(PathBuf, PathBuf)| {
-            path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-        };
-        let placed_names: Vec<String> = placed.iter().map(name_of).collect();
         let mut replaced = old;
         for (name, (_, target)) in placed_names.iter().zip(placed) {
             let Ok(there) = folder.join(name).symlink_metadata() else { continue };
@@ -380,14 +400,13 @@ impl Staging {
                 replaced.push(name.clone());
             }
         }
-        let stamps_in = |base: &Path, names: &[String]| {
-            let of = |name: &String| Some((name.clone(), Stamp::at(&base.join(name))?));
-            names.iter().filter_map(of).collect::<Vec<_>>()
-        };
-        let mut stamps = stamps_in(folder, &replaced);
-        stamps.extend(stamps_in(&self.work.new_folder(), &placed_names));
+        let new = self.work.new_folder();
+        let there = replaced.iter().map(|name| (name, folder.join(name)));
+        let made = placed_names.iter().map(|name| (name, new.join(nested::flat(name))));
+        let stamped = there.chain(made).filter_map(|(name, path)| Some((name.clone(), Stamp::at(&path)?)));
+        let stamps = stamped.collect();
         let record = Record { replaced, placed: placed_names, exchanged: None, stamps };
-        if !exchange::publish(&mut self.work, folder, &record, self.options)? {
+        if is_nested || !exchange::publish(&mut self.work, folder, &record, self.options)? {
             in_place::publish(&mut self.work, folder, &record, self.options)?;
         }
         Ok(())
@@ -402,6 +421,12 @@ fn check_name(path: &Path) -> Result<(), Errors> {
     }
     let message = format!("the name `{}` has control characters, so it is not written", escaped(&name));
     Err(Diagnostic::error("publish/name", message).help("write to a file of another name").into())
+}
+
+/// Returns the name of an output in its folder, `FOLDER/NAME` where it lies in one there.
+fn name_in(folder: &Path, target: &Path) -> String {
+    let parts = target.strip_prefix(folder).unwrap_or(target).iter();
+    parts.map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/")
 }
 
 fn create_new(path: &Path) -> io::Result<File> {

@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use super::system::{Stamp, io_error, is_own, is_there, named, no_link, sync_folder, unless};
 use super::work::{Leave, Work};
-use super::{PublishOptions, exchange, in_place};
+use super::{PublishOptions, exchange, in_place, nested};
 use crate::diag::{Diagnostic, Errors};
 
 /// What a publication into a folder replaces and puts there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// The names of what goes, the index first: a reader finds nothing rather than a mix.
+    /// The names of what goes, `FOLDER/NAME` in a folder inside, the index first: a reader finds nothing rather than a mix.
     pub(super) replaced: Vec<String>,
     /// The names of what comes, the index last.
     pub(super) placed: Vec<String>,
@@ -55,8 +55,9 @@ impl Record {
         }
         let record: Option<Record> = read_json(work, &path);
         // It names files that will be removed: plain names alone.
-        let plain = |name: &String| Path::new(name).file_name().is_some_and(|last| last == name.as_str());
-        match record.filter(|record| record.replaced.iter().chain(&record.placed).all(plain)) {
+        let plain =
+            |record: &Record| record.replaced.iter().chain(&record.placed).all(|name| nested::is_plain(name));
+        match record.filter(plain) {
             Some(record) => Ok(Some(record)),
             None => {
                 let message = "the record of an interrupted publication cannot be read";
@@ -66,11 +67,10 @@ impl Record {
         }
     }
 
-    /// Returns whether a file is one that the publication noted.
-    pub(super) fn knows(&self, path: &Path) -> bool {
-        let name = path.file_name().unwrap_or_default();
+    /// Returns whether a file is one that the publication noted under that name.
+    pub(super) fn knows(&self, name: &str, path: &Path) -> bool {
         let there = Stamp::at(path);
-        self.stamps.iter().any(|(known, stamp)| **known == *name && Some(*stamp) == there)
+        self.stamps.iter().any(|(known, stamp)| known == name && Some(*stamp) == there)
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) fn finish(
     let finished = match record.exchanged {
         Some(new) => exchange::finish(work, folder, &record, new)?,
         None => {
-            in_place::forward(work, folder, &record, options.force)?;
+            in_place::forward(work, folder, &record, options.force, &mut Vec::new())?;
             true
         }
     };

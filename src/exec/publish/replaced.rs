@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::system::{is_same, is_there};
-use super::{Destination, Place, Staging};
+use super::{Destination, Place, Staging, nested};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::format::output::OutputLayout;
 use crate::format::pieces::is_shard_of;
@@ -36,6 +36,15 @@ impl Staging {
         let old = self.old_index.iter().chain(&self.old_files).map(|name| self.target_of(name));
         let touched: BTreeSet<PathBuf> =
             outputs.iter().cloned().chain(old).filter(|path| is_there(path)).collect();
+        if let Destination::Folder(folder) = &self.destination {
+            // What is written through a link would lie elsewhere.
+            let ways = layout.files.iter().filter_map(|file| nested::in_the_way(folder, &file.name));
+            for path in ways.collect::<BTreeSet<_>>() {
+                let message = "a file or a link is in the way: a folder of the output would have this name";
+                let diagnostic = Diagnostic::error("publish/exists", message).file(&path);
+                out.push(diagnostic.help("remove it, or write to another folder"));
+            }
+        }
         for path in &touched {
             if let Some(source) = sources.iter().find(|source| is_same(path, source)) {
                 let message = if path == source {

@@ -46,6 +46,8 @@ enum Sign {
     Json(&'static [&'static str]),
     /// The name of a file, whatever is in it: such files are parts, and what is in one does not tell that.
     Name(&'static str),
+    /// As [`Sign::Name`], where an entry of the file's folder fits the second pattern.
+    Beside(&'static str, &'static str),
     /// The name of a file whose content tells nothing.
     Ending(&'static str),
     /// The fields of the one protocol buffer message that the whole file is.
@@ -81,7 +83,11 @@ pub(super) fn of_file(
 ) -> Result<Option<Diagnostic>, Errors> {
     let name = name_of(&file.path);
     if !options.allow_incomplete
-        && let Some(kind) = find(|sign| matches!(sign, Sign::Name(pattern) if fits(pattern, &name)))
+        && let Some(kind) = find(|sign| match sign {
+            Sign::Name(pattern) => fits(pattern, &name),
+            Sign::Beside(pattern, other) => fits(pattern, &name) && is_beside(&file.path, other),
+            _ => false,
+        })
     {
         return Ok(Some(kind.error(&file.path)));
     }
@@ -112,6 +118,12 @@ pub(super) fn of_file(
 /// Tells what a zip archive is by the names of its entries.
 pub(super) fn of_archive(path: &Path, members: &[String]) -> Option<Diagnostic> {
     of_members(members).map(|kind| kind.error(path).found(listed(members)))
+}
+
+/// Returns whether an entry of a file's folder fits a pattern.
+fn is_beside(path: &Path, pattern: &str) -> bool {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    names_in(folder).iter().any(|name| fits(pattern, name))
 }
 
 fn of_members(members: &[String]) -> Option<&'static Kind> {

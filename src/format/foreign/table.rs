@@ -4,7 +4,7 @@
 
 use super::sample::{Field, Sample};
 use super::{Kind, Sign};
-use Sign::{Bytes, Ending, Holds, Json, Look, Members, Message, Name, Parts, Tar, Text};
+use Sign::{Beside, Bytes, Ending, Holds, Json, Look, Members, Message, Name, Parts, Tar, Text};
 
 /// What a pointer of Git LFS begins with. (git-lfs/git-lfs, `docs/spec.md`)
 pub(super) const LFS: &str = "version https://git-lfs";
@@ -40,8 +40,10 @@ const CONSOLIDATE: &str = "join its parts first, with `consolidate_safetensors_f
                            as it is";
 const ZERO: &str = "join its parts first with DeepSpeed's `zero_to_fp32.py FOLDER model.pt`, then name that file; without \
                     stage 3 the 16-bit weights are whole in `mp_rank_00_model_states.pt` where that is the only such file";
-const MEGATRON: &str = "name the file of one rank, such as `iter_0000100/mp_rank_00/model_optim_rng.pt`; of several ranks \
-                        each holds a part of the model, which Megatron's own `tools/checkpoint/convert.py` joins";
+const MEGATRON: &str = "name the folder of one of them, such as `iter_0000100`";
+const RANKS: &str = "read the ranks as a set, with a layout whose rules name their files \
+                     (`mp_rank_{t:02}/model_optim_rng.pt::NAME`, see mappings/README.md); where there is one rank alone, \
+                     its file is the whole model: name it";
 const TORCH_DIST: &str = "convert it with the framework that wrote it, such as Megatron-Bridge, or join its parts with \
                           `python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER model.pt`";
 const ORBAX: &str = "restore it with Orbax and save the arrays: \
@@ -121,6 +123,17 @@ pub(super) const KINDS: &[&Kind] = &[
         signs: &[Name(".metadata")],
         help: DCP_WHOLE,
     },
+    // NVIDIA/Megatron-LM, `megatron/core/dist_checkpointing/strategies/common.py`
+    &Kind {
+        code: NOT_READ,
+        is: "one file of a distributed checkpoint of Megatron-Core (torch_dist): what the ranks have in common, without weights",
+        signs: &[
+            Beside("common.pt", "metadata.json"),
+            Beside("common.pt", ".metadata"),
+            Beside("common.pt", "*.distcp"),
+        ],
+        help: TORCH_DIST,
+    },
     // NVIDIA/Megatron-LM, `megatron/core/dist_checkpointing/core.py`
     &Kind {
         code: NOT_READ,
@@ -160,14 +173,15 @@ pub(super) const KINDS: &[&Kind] = &[
     // NVIDIA/Megatron-LM, `megatron/training/checkpointing.py`
     &Kind {
         code: NOT_READ,
-        is: "a folder of Megatron's checkpoints, with a folder for each rank",
-        signs: &[
-            Holds(&["latest_checkpointed_iteration.txt"]),
-            Holds(&["mp_rank_00"]),
-            Holds(&["mp_rank_00_000"]),
-            Holds(&["mp_rank_00_000_000"]),
-        ],
+        is: "a folder of Megatron's checkpoints",
+        signs: &[Holds(&["latest_checkpointed_iteration.txt"])],
         help: MEGATRON,
+    },
+    &Kind {
+        code: "format/rank-folders",
+        is: "a checkpoint of Megatron with a folder for each rank, whose tensors may be parts",
+        signs: &[Holds(&["mp_rank_00"]), Holds(&["mp_rank_00_000"]), Holds(&["mp_rank_00_000_000"])],
+        help: RANKS,
     },
     // google/orbax, `checkpoint/orbax/checkpoint/_src/metadata/checkpoint.py`; google/tensorstore, `tensorstore/kvstore/ocdbt`
     &Kind {

@@ -207,10 +207,17 @@ fn a_folder_names_what_lies_below() {
     put(folder.path(), "iter_0000100/mp_rank_01/model_optim_rng.pt", b"");
     put(folder.path(), "iter_0000100/mp_rank_00/model_optim_rng.pt", b"");
     let text = text(&open_plain(folder.path()));
+    assert!(text.contains("a folder of Megatron's checkpoints") && text.contains("`iter_0000100`"), "{text}");
+    let ranks = super::super::testing::text(&open_plain(&folder.path().join("iter_0000100")));
     assert!(
-        text.contains("`iter_0000100/mp_rank_00/model_optim_rng.pt`, `iter_0000100/mp_rank_01/"),
-        "{text}"
+        ranks.contains("format/rank-folders")
+            && ranks.contains("`mp_rank_00/model_optim_rng.pt`, `mp_rank_01/"),
+        "{ranks}"
     );
+    put(folder.path(), "d/common.pt", b"\x80\x02}.");
+    put(folder.path(), "d/metadata.json", b"{}");
+    let common = super::super::testing::text(&open_plain(&folder.path().join("d/common.pt")));
+    assert!(common.contains("torch_dist") && common.contains("format/not-read"), "{common}");
     let outer = tempfile::tempdir().expect("folder");
     put(outer.path(), "step_5/model/.metadata", b"");
     put(outer.path(), "step_5/model/__0_0.distcp", b"");

@@ -18,10 +18,12 @@ const DAMAGED: &str = "the file is damaged or was not written whole: fetch or wr
 /// A tensor whose place in the file is checked.
 struct Placed {
     key: String,
-    dtype: Dtype,
+    /// Its type, or in words why it is not known.
+    dtype: Result<Dtype, String>,
     shape: Vec<u64>,
     /// From the start of the file.
     begin: u64,
+    /// In bytes; of an unknown type all up to the next tensor.
     length: u64,
 }
 
@@ -50,6 +52,7 @@ pub(in crate::format) fn read(
         }
     }
     placed.sort_by_key(|tensor| (tensor.begin, tensor.length));
+    bound_unknown(&mut placed, file.size);
     if placed.len() == header.infos.len() {
         check_order(&placed, &header, file.size, &fail, out);
     }
@@ -57,7 +60,16 @@ pub(in crate::format) fn read(
     let spool_index = part.stores.len();
     for tensor in placed {
         let (begin, length) = (tensor.begin, tensor.length);
-        let (store, offset) = match (header.big_endian, tensor.dtype.byte_width()) {
+        let dtype = match tensor.dtype {
+            Ok(dtype) => dtype,
+            Err(reason) => {
+                let help = "make the file with a type that is read, or leave this tensor out (`--drop`)";
+                let error = fail("format/unknown-dtype", reason, &tensor.key).help(help);
+                part.refuse(tensor.key, error, out);
+                continue;
+            }
+        };
+        let (store, offset) = match (header.big_endian, dtype.byte_width()) {
             (false, _) | (true, Some(1)) => (0, begin),
             (true, Some(width)) => {
                 let (source, width) = (Arc::clone(file), usize::try_from(width).unwrap_or(1));
@@ -67,14 +79,14 @@ pub(in crate::format) fn read(
                 (spool_index, spool.push(length, Box::new(decode)))
             }
             (true, None) => {
-                let message = format!("quantised blocks of a big-endian file are not read: {}", tensor.dtype);
+                let message = format!("quantised blocks of a big-endian file are not read: {dtype}");
                 let help = "make the file little-endian with gguf-py's gguf_convert_endian.py";
                 out.push(fail("format/big-endian", message, &tensor.key).help(help));
                 continue;
             }
         };
         let strides = row_major(&tensor.shape);
-        let Placed { key, dtype, shape, .. } = tensor;
+        let Placed { key, shape, .. } = tensor;
         part.tensors.push(TensorMeta { key, dtype, shape, strides, file: store, offset });
     }
     if !spool.is_empty() {
@@ -96,21 +108,27 @@ fn split(header: &Header) -> Option<Membership> {
 
 /// Finds a tensor's type, shape and place; the error is a code and what is wrong.
 fn place(info: &Info, header: &Header, file_size: u64) -> Result<Placed, (&'static str, String)> {
-    let dtype = types::dtype(info.kind).map_err(|message| ("format/unknown-dtype", message))?;
+    let dtype = types::dtype(info.kind);
     // The file lists the fastest dimension first.
     let shape: Vec<u64> = info.sizes.iter().rev().copied().collect();
     // Strides grow past a zero too, so a zero must not hide the overflow of the other sizes.
     let product = shape.iter().try_fold(1_u64, |product, &size| product.checked_mul(size.max(1)));
-    let overflow = || ("format/shape-overflow", format!("the size of {shape:?} {dtype} overflows 64 bits"));
-    let elements = if shape.contains(&0) { 0 } else { product.ok_or_else(overflow)? };
-    product.ok_or_else(overflow)?;
-    let (of_block, _) = dtype.block();
-    let row = shape.last().copied().unwrap_or(1);
-    if !row.is_multiple_of(of_block) {
-        let message = format!("its rows have {row} elements, no whole blocks of {of_block} ({dtype})");
-        return Err(("format/bad-shape", message));
-    }
-    let length = dtype.byte_len(elements).ok_or_else(overflow)?;
+    let overflow = || ("format/shape-overflow", format!("the size of {shape:?} overflows 64 bits"));
+    let product = product.ok_or_else(overflow)?;
+    let elements = if shape.contains(&0) { 0 } else { product };
+    let length = match &dtype {
+        Ok(dtype) => {
+            let (of_block, _) = dtype.block();
+            let row = shape.last().copied().unwrap_or(1);
+            if !row.is_multiple_of(of_block) {
+                let message =
+                    format!("its rows have {row} elements, no whole blocks of {of_block} ({dtype})");
+                return Err(("format/bad-shape", message));
+            }
+            dtype.byte_len(elements).ok_or_else(overflow)?
+        }
+        Err(_) => 0,
+    };
     if !info.offset.is_multiple_of(header.alignment) {
         let message =
             format!("its offset {} is no multiple of the alignment {}", info.offset, header.alignment);
@@ -129,6 +147,17 @@ fn place(info: &Info, header: &Header, file_size: u64) -> Result<Placed, (&'stat
     Ok(Placed { key: info.name.clone(), dtype, shape, begin, length })
 }
 
+/// Gives tensors of an unknown type, whose bytes cannot be counted, all up to the next tensor; the tensors are sorted.
+fn bound_unknown(placed: &mut [Placed], file_size: u64) {
+    let mut next = file_size;
+    for tensor in placed.iter_mut().rev() {
+        if tensor.dtype.is_err() {
+            tensor.length = next - tensor.begin;
+        }
+        next = tensor.begin;
+    }
+}
+
 /// Refuses tensors that overlap or have more than padding between them, as ggml does (ggml-org/ggml, `src/gguf.cpp`):
 /// both mean that a type has another size in the program that wrote the file.
 fn check_order(
@@ -143,9 +172,13 @@ fn check_order(
     for tensor in placed {
         let expected = end.checked_next_multiple_of(header.alignment).unwrap_or(u64::MAX);
         let name = before.map_or("the header".to_owned(), |before| {
-            format!("`{}` ({} {:?})", crate::format::shown(&before.key), before.dtype, before.shape)
+            let dtype = before.dtype.as_ref().map_or("of an unknown type", |dtype| dtype.name());
+            format!("`{}` ({dtype} {:?})", crate::format::shown(&before.key), before.shape)
         });
-        if tensor.begin < end {
+        if tensor.dtype.is_err() && tensor.length == 0 && !tensor.shape.contains(&0) {
+            let message = "the next tensor begins where it begins".to_owned();
+            out.push(fail("format/overlap", message, &tensor.key));
+        } else if tensor.begin < end {
             let message = format!("its data begins {} bytes inside {name}", end - tensor.begin);
             out.push(fail("format/overlap", message, &tensor.key));
         } else if tensor.begin > expected {

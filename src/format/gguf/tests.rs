@@ -392,3 +392,33 @@ fn the_first_of_several_files_holds_the_metadata() {
     let offsets: Vec<u64> = layout.placements.iter().map(|place| place.offset % 256).collect();
     assert_eq!((offsets[0], catalog.warnings.len()), (0, 0));
 }
+
+#[test]
+fn a_tensor_of_an_unknown_type_takes_all_up_to_the_next() {
+    let with = |kind: u32, sizes: &[u64], last: u64| {
+        open_bytes(&file(
+            &[],
+            &[info("w", &[3], 0, 0), info("x", sizes, kind, 32), info("y", &[3], 0, last)],
+            &[5; 140],
+        ))
+    };
+    let reader = with(999, &[7], 128).expect("opens");
+    let catalog = reader.catalog();
+    let keys: Vec<&str> = catalog.tensors.iter().map(|tensor| tensor.key.as_str()).collect();
+    assert_eq!((keys, catalog.unread[0].0.as_str()), (vec!["w", "y"], "x"));
+    assert!(catalog.unread[0].1.message.contains("999"), "{:?}", catalog.unread);
+    let mut buffer = [0; 12];
+    reader.read_exact_at(0, catalog.tensors[1].offset, &mut buffer).expect("reads");
+    assert_eq!(buffer, [5; 12]);
+    // It must have bytes of its own, and those that are known are checked as ever.
+    assert!(text_of(&with(999, &[7], 32)).contains("format/overlap"));
+    assert!(with(999, &[0], 32).is_ok());
+    assert!(text_of(&with(999, &[7], 160)).contains("format/truncated"));
+    // The last one takes what is left.
+    let last = open_bytes(&file(&[], &[info("w", &[3], 0, 0), info("x", &[9], 4, 32)], &[5; 96]));
+    assert_eq!(codes(&last), ["format/unknown-dtype"]);
+}
+
+fn text_of(result: &Result<Box<dyn Reader>, Errors>) -> String {
+    format!("{:?}", result.as_ref().err().map(Errors::diagnostics))
+}

@@ -40,6 +40,8 @@ pub(crate) struct Header {
     pub(crate) tensors: Vec<Entry>,
     /// The free-form metadata.
     pub(crate) metadata: BTreeMap<String, String>,
+    /// The tensors of a type that is not known, each with the reason; their places are sound.
+    pub(crate) unread: Vec<(String, Diagnostic)>,
 }
 
 /// The bytes that one entry claims, whether or not the rest of the entry is right.
@@ -76,7 +78,11 @@ pub(super) fn parse(text: &[u8], data_size: u64, path: &Path, out: &mut Collecto
             continue;
         }
         let (entry, claim) = tensor(key, value, path, out);
-        header.tensors.extend(entry);
+        match entry {
+            Some(Ok(entry)) => header.tensors.push(entry),
+            Some(Err(reason)) => header.unread.push((key.to_string(), *reason)),
+            None => {}
+        }
         all_claims_known &= claim.is_some();
         claims.extend(claim);
     }
@@ -123,13 +129,14 @@ fn metadata(value: &Json<'_>, path: &Path, out: &mut Collector) -> BTreeMap<Stri
     metadata
 }
 
-/// Checks one entry on its own; unknown fields are left alone.
+/// Checks one entry on its own; unknown fields are left alone. Of a type that is not known there is the reason alone: its
+/// bytes cannot be counted, but they are its own.
 fn tensor<'a>(
     key: &'a str,
     value: &Json<'_>,
     path: &Path,
     out: &mut Collector,
-) -> (Option<Entry>, Option<Claim<'a>>) {
+) -> (Option<Result<Entry, Box<Diagnostic>>>, Option<Claim<'a>>) {
     let fail = |code, message: String| Diagnostic::error(code, message).file(path).tensor(key).help(DAMAGED);
     let Json::Map(fields) = value else {
         out.push(fail("format/bad-entry", "the tensor's entry is not a map".to_owned()).found(value.brief()));
@@ -151,12 +158,18 @@ fn tensor<'a>(
     let shape = shape.and_then(|value| check_shape(value, &fail, out));
     let offsets = offsets.and_then(|value| check_offsets(value, &fail, out));
     let claim = offsets.map(|(begin, end)| Claim { key, begin, end });
-    let (Some(dtype), Some((shape, elements)), Some((begin, end))) = (dtype, shape, offsets) else {
-        return (None, claim);
+    let (dtype, (shape, elements), (begin, end)) = match (dtype, shape, offsets) {
+        (Some(Ok(dtype)), Some(shape), Some(offsets)) => (dtype, shape, offsets),
+        (Some(Err(reason)), Some(_), Some(_)) => return (Some(Err(reason)), claim),
+        (dtype, ..) => {
+            // Of an entry that is damaged all is told.
+            dtype.into_iter().filter_map(Result::err).for_each(|reason| out.push(*reason));
+            return (None, claim);
+        }
     };
     match (dtype.byte_len(elements), elements.checked_mul(dtype.bits())) {
         (Some(bytes), _) if bytes == end - begin => {
-            return (Some(Entry { key: key.to_owned(), dtype, shape, begin, end }), claim);
+            return (Some(Ok(Entry { key: key.to_owned(), dtype, shape, begin, end })), claim);
         }
         (Some(bytes), _) => {
             let message =
@@ -176,26 +189,25 @@ fn tensor<'a>(
     (None, claim)
 }
 
+/// Returns the type, or what is to be said of one that is not known.
 fn check_dtype(
     value: &Json<'_>,
     fail: &dyn Fn(&'static str, String) -> Diagnostic,
     out: &mut Collector,
-) -> Option<Dtype> {
+) -> Option<Result<Dtype, Box<Diagnostic>>> {
     let Json::Text(name) = value else {
-        out.push(fail("format/unknown-dtype", "`dtype` is not a string".to_owned()).found(value.brief()));
+        out.push(fail("format/bad-entry", "`dtype` is not a string".to_owned()).found(value.brief()));
         return None;
     };
-    let dtype = Dtype::from_name(name);
-    if dtype.is_none() {
+    Some(Dtype::from_name(name).ok_or_else(|| {
         let known: Vec<&str> = Dtype::SAFETENSORS.iter().map(|dtype| dtype.name()).collect();
         let help = match nearest(&name.to_uppercase(), known.iter().copied()) {
             Some(near) => format!("the nearest known type is `{near}`"),
-            None => "it may be newer than this program: save the file with a known type".to_owned(),
+            None => "it may be newer than this program: save the tensor with a known type".to_owned(),
         };
         let diagnostic = fail("format/unknown-dtype", format!("the type `{}` is not known", shown(name)));
-        out.push(diagnostic.expected(format!("one of {}", known.join(", "))).help(help));
-    }
-    dtype
+        Box::new(diagnostic.expected(format!("one of {}", known.join(", "))).help(help))
+    }))
 }
 
 /// Returns the shape and its number of elements.
@@ -440,8 +452,15 @@ mod tests {
 
     #[test]
     fn types_and_shapes_are_checked() {
-        let (codes, text) = wrong(&one("bf_16", "[1]", "[0,4]"), 4);
-        assert_eq!(codes, ["format/unknown-dtype"]);
+        let header =
+            parsed(&one("bf_16", "[1]", "[0,4]"), 4).expect("the type of one tensor says nothing of others");
+        let text = format!("{:?}", header.unread);
+        assert!(header.tensors.is_empty() && text.contains("format/unknown-dtype"), "{text}");
+        // Its bytes are its own all the same.
+        assert_eq!(wrong(&one("bf_16", "[1]", "[0,3]"), 4).0, ["format/trailing-bytes"]);
+        let both = format!(r#"{{"a":{},"b":{}}}"#, entry("U8", "[3]", "[0,3]"), entry("X9", "[3]", "[2,4]"));
+        assert_eq!(wrong(&both, 4).0, ["format/overlap"]);
+        assert_eq!(wrong(&one("X9", "[3]", "[0,9]"), 4).0, ["format/truncated"]);
         assert!(text.contains("`bf_16`") && text.contains("nearest known type is `BF16`"), "{text}");
         for shape in ["[-1]", "[1.5]", "4", "[null]", "[\"1\"]"] {
             assert_eq!(wrong(&one("F32", shape, "[0,4]"), 4).0, ["format/bad-shape"], "{shape}");
@@ -461,7 +480,7 @@ mod tests {
         assert_eq!(wrong(r#"{"t":{}}"#, 0).0, ["format/bad-entry"; 3]);
         assert_eq!(wrong(r#"{"t":[]}"#, 0).0, ["format/bad-entry"]);
         let (codes, _) = wrong(&one("X", "[-1]", "[1,0]"), 0);
-        assert_eq!(codes, ["format/unknown-dtype", "format/bad-shape", "format/bad-offsets"]);
+        assert_eq!(codes, ["format/bad-shape", "format/bad-offsets", "format/unknown-dtype"]);
         assert!(parsed(r#"{"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":{"y":[]}}}"#, 1).is_ok());
     }
 
@@ -499,7 +518,9 @@ mod tests {
             let theirs = serde_json::from_str::<::safetensors::tensor::Metadata>(&text);
             let theirs = theirs.is_ok_and(|metadata| metadata.data_len() as u64 == data);
             let ours = parsed(&text, data);
-            prop_assert!(ours.is_err() || theirs, "{text}");
+            // A type that is not known is no reason to refuse the other tensors; theirs does.
+            let is_read = ours.as_ref().is_ok_and(|header| header.unread.is_empty());
+            prop_assert!(!is_read || theirs, "{text}");
             let stricter = ["format/duplicate-key", "format/bad-header"];
             if let Err(found) = ours {
                 prop_assert!(!theirs || found.iter().all(|d| stricter.contains(&d.code)), "{text}");

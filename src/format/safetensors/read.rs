@@ -42,6 +42,9 @@ pub(in crate::format) fn read(file: &Arc<OpenFile>, out: &mut Collector) -> Resu
     if part.member.is_some() {
         part.metadata.remove(SLICES_VERSION);
     }
+    for (key, reason) in header.unread {
+        part.refuse(key, reason, out);
+    }
     part.tensors.extend(header.tensors.into_iter().map(|entry| TensorMeta {
         strides: row_major(&entry.shape),
         key: entry.key,
@@ -103,6 +106,21 @@ mod tests {
         assert_eq!(short.map_err(|error| error.kind()), Err(io::ErrorKind::UnexpectedEof));
         let other = reader.read_exact_at(1, 0, &mut buffer);
         assert_eq!(other.map_err(|error| error.kind()), Err(io::ErrorKind::InvalidInput));
+    }
+
+    #[test]
+    fn a_tensor_of_an_unknown_type_stands_in_its_index() {
+        let folder = tempfile::tempdir().expect("folder");
+        let header = r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"NEW7","shape":[5],"data_offsets":[2,4]}}"#;
+        put(folder.path(), "s.safetensors", &file_bytes(header, 4));
+        let index =
+            br#"{"metadata": {"total_size": 4}, "weight_map": {"a": "s.safetensors", "b": "s.safetensors"}}"#;
+        put(folder.path(), "model.safetensors.index.json", index);
+        let reader = open_plain(folder.path()).expect("opens");
+        let catalog = reader.catalog();
+        assert_eq!((catalog.tensors.len(), catalog.unread.len(), catalog.unread[0].0.as_str()), (1, 1, "b"));
+        let codes: Vec<&str> = catalog.warnings.iter().map(|warning| warning.code).collect();
+        assert_eq!(codes, ["format/unknown-dtype"]);
     }
 
     #[test]

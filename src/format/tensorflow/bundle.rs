@@ -68,16 +68,16 @@ pub(in crate::format) fn read(
     let leaves = leaves(&index, out);
     let chosen = choose(path, leaves, "/", Descent::Asked, options, out)?;
     let mut tensors: Vec<Tensor> = Vec::with_capacity(chosen.len());
+    let mut part = Part { stores: Vec::new(), ..Part::of(Format::TensorFlow, file) };
     for (key, (name, entry)) in chosen {
-        match index.tensor(key, &name, &entry) {
+        match index.tensor(key.clone(), &name, &entry) {
             Ok(tensor) => tensors.push(tensor),
-            Err(diagnostic) => out.push(diagnostic.file(path).tensor(name)),
+            Err(diagnostic) => part.refuse(key, diagnostic.tensor(name), out),
         }
     }
     check_total(&tensors, path, out);
     let files = open_data(&index, &tensors, options, out);
     check_places(&tensors, &files, out);
-    let mut part = Part { stores: Vec::new(), ..Part::of(Format::TensorFlow, file) };
     if !out.has_errors() {
         place(&mut part, tensors, &files, header.endianness == 1);
     }
@@ -130,12 +130,20 @@ fn leaves(index: &Index, out: &mut Collector) -> Vec<Leaf<(String, proto::Entry)
             }
         };
         let content = match proto::held(entry.dtype) {
-            Some(Held::Passed(what)) => Content::Other(what.to_owned()),
+            // What TensorFlow writes of its own beside the variables.
+            Some(Held::Passed(what)) if is_own(name) => Content::Other(what.to_owned()),
             _ => Content::Tensor((name.to_owned(), entry)),
         };
         leaves.push(Leaf { path: name.split('/').map(str::to_owned).collect(), content });
     }
     leaves
+}
+
+/// Returns whether an entry describes the checkpoint, and is none of the model (tensorflow/tensorflow,
+/// `tensorflow/python/trackable/base.py`: `OBJECT_GRAPH_PROTO_KEY` and the attribute `OBJECT_CONFIG_JSON`).
+fn is_own(name: &str) -> bool {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    matches!(last, "_CHECKPOINTABLE_OBJECT_GRAPH" | "OBJECT_CONFIG_JSON")
 }
 
 /// Returns the type of an entry's elements.
@@ -653,6 +661,22 @@ mod tests {
         bundle.entries.remove(0);
         let reader = open_plain(&bundle.write()).expect("opens");
         assert!(reader.catalog().tensors.is_empty() && reader.catalog().files.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_held_does_not_stop_the_others() {
+        let mut bundle = Bundle::new(1);
+        bundle.bytes(0, "a", &[1, 2]);
+        for (name, dtype) in [("words", 7), ("resource", 20), ("variant", 21), ("complex", 18), ("new", 101)]
+        {
+            let entry = bundle.place(0, dtype, &[], b"\x05bytes");
+            bundle.add(name, &entry);
+        }
+        let reader = open_plain(&bundle.write()).expect("opens");
+        assert_eq!(read_all(&*reader, "a").expect("reads"), [1, 2]);
+        let mut unread: Vec<&str> = reader.catalog().unread.iter().map(|(key, _)| key.as_str()).collect();
+        unread.sort_unstable();
+        assert_eq!(unread, ["complex", "new", "resource", "variant", "words"]);
     }
 
     #[test]
