@@ -232,7 +232,6 @@ fn ranks_in_folders_of_two_kinds_are_written_and_read() {
     let seen = folder.run(&["inspect", "--mapping", "mcore.json", &source]).ok();
     assert!(seen.stdout.contains("4 files") && seen.stdout.contains("layout mcore/ranks"), "{}", seen.stdout);
     folder.run(&["mapping", "check", "mcore.json"]).ok();
-        .ok();
     // Of another format, and with the ending left to it.
     for (ending, format) in [(".pt", "pytorch"), ("", "npz")] {
         let out = folder.join(&format!("out-{format}")).display().to_string();
