@@ -534,8 +534,6 @@ const ATTACHED: &[(&str, &str)] = &[
     ("attention/mimi", "out_proj.bias"),
     ("attention/mimi", "in_proj_bias"),
     ("blip-vision/lavis", "attn.qkv.bias"),
-    ("chameleon/hf", ".bias"),
-    ("chameleon/meta", "norm.bias"),
     ("", ".q_bias"),
     ("", ".v_bias"),
 ];

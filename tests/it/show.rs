@@ -449,7 +449,9 @@ fn tied_copies() {
     );
     has(
         &["llama/hf", "llama/hf-base"],
-        &["it must equal tok.weight and is left out, an error where the config unties the two"],
+        &[
+            "lm_head.weight: head.weight has no place in the target; it must equal tok.weight and is left out, an error where the config unties the two",
+        ],
     );
 }
 
