@@ -21,6 +21,7 @@
 //! - A file system without locks cannot tell a run that lives from one that was killed: what is left there is refused, and
 //!   a person has to remove it.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -257,8 +258,9 @@ impl Staging {
     /// Returns the bytes that are to be written, without the files that an earlier run has finished. What is replaced stays
     /// until the new files are whole, so that its room does not count.
     fn needed(&self, layout: &OutputLayout) -> u64 {
-        let open =
-            layout.files.iter().filter(|file| kept::whole(&self.work, &file.name, file.size).is_none());
+        let is_open =
+            |file: &&OutputFile| kept::whole(&self.work, &self.staged_name(&file.name), file.size).is_none();
+        let open = layout.files.iter().filter(is_open);
         let companions = layout.companions.iter().map(|companion| match &companion.content {
             Content::Bytes(bytes) => bytes.len() as u64,
             Content::Copy(from, _) => fs::metadata(from).map_or(0, |metadata| metadata.len()),
@@ -274,13 +276,18 @@ impl Staging {
         }
     }
 
+    /// Returns the name that an output has in the work folder.
+    fn staged_name(&self, name: &str) -> OsString {
+        match &self.destination {
+            Destination::File(path) => path.file_name().unwrap_or_default().to_owned(),
+            Destination::Folder(_) => nested::flat(name).into(),
+        }
+    }
+
     /// Makes one file, or opens the one that an earlier run has finished.
     fn stage(&self, output: &OutputFile) -> Result<Staged, Errors> {
         let target = self.target_of(&output.name);
-        let name = match &self.destination {
-            Destination::File(path) => path.file_name().unwrap_or_default().to_owned(),
-            Destination::Folder(_) => nested::flat(&output.name).into(),
-        };
+        let name = self.staged_name(&output.name);
         let path = self.work.new_folder().join(&name);
         let whole = kept::whole(&self.work, &name, output.size);
         let file = match whole {
