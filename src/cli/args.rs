@@ -1,6 +1,7 @@
 //! The arguments that subcommands share, and what they take.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{Args, ValueEnum};
 use qkvconv::bind::{Allow, Tied};
@@ -130,15 +131,11 @@ pub(super) struct OutputFormat(pub(super) Format);
 
 impl ValueEnum for OutputFormat {
     fn value_variants<'a>() -> &'a [OutputFormat] {
-        const WRITTEN: &[OutputFormat] = &[
-            OutputFormat(Format::Safetensors),
-            OutputFormat(Format::PyTorch),
-            OutputFormat(Format::Npz),
-            OutputFormat(Format::Hdf5),
-            OutputFormat(Format::Msgpack),
-            OutputFormat(Format::Gguf),
-        ];
-        WRITTEN
+        static WRITTEN: LazyLock<Vec<OutputFormat>> = LazyLock::new(|| {
+            let written = Format::ALL.iter().filter(|format| format.is_written());
+            written.map(|format| OutputFormat(*format)).collect()
+        });
+        &WRITTEN
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::pieces::one_of_each_set;
-use super::shards::{self, index_name, is_index, single_name};
+use super::shards::{self, index_name, is_index};
 use super::sniff::{self, Content};
 use super::store::OpenFile;
-use super::{FileSet, Format, OpenOptions, foreign, io_error, shown, tensorflow};
+use super::{FileSet, Format, OpenOptions, foreign, io_error, shown};
 use crate::diag::{Diagnostic, Errors};
 
 /// The most entries that are looked at to find the files of a set.
@@ -17,9 +17,18 @@ const MOST_ENTRIES: usize = 100_000;
 /// folder, in its order (huggingface/transformers, `src/transformers/modeling_utils.py`,
 /// `_get_resolved_checkpoint_files`): one file before an index, safetensors before all others.
 fn usual_names() -> impl Iterator<Item = String> {
-    [Format::Safetensors, Format::PyTorch, Format::Hdf5, Format::Msgpack]
-        .into_iter()
-        .flat_map(|format| [single_name(format).to_owned(), index_name(format)])
+    let formats = Format::ALL.iter().filter(|format| format.has_index());
+    formats.flat_map(|format| [format.single_name().to_owned(), index_name(*format)])
+}
+
+/// Returns the checkpoint of a format that keeps its data in several files, where the folder holds one.
+fn found_in(folder: &Path) -> Result<Option<PathBuf>, Errors> {
+    for find in Format::ALL.iter().filter_map(|format| format.spec().find.as_ref()) {
+        if let Some(path) = (find.in_folder)(folder)? {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
 }
 
 /// What trainers leave beside the weights, in formats of weights.
@@ -51,7 +60,7 @@ pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<Path
         return Err(diagnostic.into());
     } else if safetensors.len() > 1 {
         return Err(ambiguous(folder, "safetensors files and no index", &safetensors));
-    } else if let Some(path) = tensorflow::latest_in(folder)? {
+    } else if let Some(path) = found_in(folder)? {
         return Ok(path);
     } else if let Some(diagnostic) = foreign::of_parts(folder) {
         return Err(diagnostic.into());

@@ -23,16 +23,19 @@ mod foreign;
 mod gguf;
 mod hdf5;
 mod json;
+mod layout;
 mod msgpack;
 mod numpy;
 pub mod output;
 mod part;
 pub(crate) mod pieces;
 mod pytorch;
+mod registry;
 mod root;
 mod safetensors;
 pub(crate) mod shards;
 mod sniff;
+mod spec;
 mod store;
 mod tensorflow;
 mod zip;
@@ -65,60 +68,6 @@ pub enum Format {
     Msgpack,
     /// GGUF, the format of llama.cpp.
     Gguf,
-}
-
-impl Format {
-    /// Every format.
-    pub const ALL: &[Format] = &[
-        Format::Safetensors,
-        Format::PyTorch,
-        Format::Npz,
-        Format::Npy,
-        Format::Hdf5,
-        Format::Keras,
-        Format::TensorFlow,
-        Format::Msgpack,
-        Format::Gguf,
-    ];
-
-    /// Returns the name of the format, as `--format` takes it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Format::Safetensors => "safetensors",
-            Format::PyTorch => "pytorch",
-            Format::Npz => "npz",
-            Format::Npy => "npy",
-            Format::Hdf5 => "hdf5",
-            Format::Keras => "keras",
-            Format::TensorFlow => "tensorflow",
-            Format::Msgpack => "msgpack",
-            Format::Gguf => "gguf",
-        }
-    }
-
-    /// Returns whether checkpoints are written in the format.
-    pub const fn is_written(self) -> bool {
-        !matches!(self, Format::Npy | Format::Keras | Format::TensorFlow)
-    }
-
-    /// Returns the format that a file's name asks for by its ending, for a file that is to be written.
-    pub fn of_ending(path: &Path) -> Option<Format> {
-        match path.extension()?.to_str()? {
-            "safetensors" => Some(Format::Safetensors),
-            "bin" | "pt" | "pth" | "ckpt" => Some(Format::PyTorch),
-            "npz" => Some(Format::Npz),
-            "h5" | "hdf5" => Some(Format::Hdf5),
-            "msgpack" => Some(Format::Msgpack),
-            "gguf" => Some(Format::Gguf),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// What is allowed and known while opening a checkpoint.
@@ -202,7 +151,8 @@ pub trait Reader: Send + Sync {
 /// # Errors
 /// Returns everything that is wrong with the headers or the index (`format/…`).
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
-    let named = tensorflow::index_of_prefix(path).unwrap_or_else(|| path.to_owned());
+    let mut finds = Format::ALL.iter().filter_map(|format| format.spec().find.as_ref());
+    let named = finds.find_map(|find| (find.named)(path)).unwrap_or_else(|| path.to_owned());
     let is_folder = std::fs::metadata(&named).map_err(|error| io_error(path, "open it", &error))?.is_dir();
     let file = if is_folder { folder::checkpoint_in(&named, options)? } else { named.clone() };
     let mut reader = if sniff::is_json_file(&file)? {
@@ -294,17 +244,7 @@ fn open_part(path: &Path, options: &OpenOptions, out: &mut Collector) -> Option<
 
 fn read_part(file: &Arc<OpenFile>, options: &OpenOptions, out: &mut Collector) -> Result<Part, Errors> {
     match sniff::sniff(file, options)? {
-        Content::Checkpoint(format) => match format {
-            Format::Safetensors => safetensors::read::read(file, out),
-            Format::PyTorch => pytorch::read(file, options, out),
-            Format::Npz => numpy::read_npz(file, options, out),
-            Format::Npy => numpy::read_npy(file, options, out),
-            Format::Hdf5 => hdf5::read(file, options, out),
-            Format::Keras => hdf5::read_keras(file, options, out),
-            Format::TensorFlow => tensorflow::read(file, options, out),
-            Format::Msgpack => msgpack::read(file, options, out),
-            Format::Gguf => gguf::read(file, options, out),
-        },
+        Content::Checkpoint(format) => (format.spec().read)(file, options, out),
         Content::Foreign(diagnostic) => Err((*diagnostic).into()),
         Content::Json => {
             let message = "it is a JSON text, not a checkpoint";

@@ -6,22 +6,16 @@ use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
 
+use super::layout::{FileContents, FileLayout, no_json};
 use super::pieces::Split;
-use super::shards::{index_bytes, index_name, name_problem, shard_name, single_name};
-use super::{Format, gguf, hdf5, msgpack, numpy, pytorch, safetensors, shown};
+use super::shards::{index_bytes, index_name, name_problem, shard_name};
+use super::spec::Shards;
+use super::{Format, numpy, shown};
 use crate::diag::{Collector, Diagnostic, Errors};
-use crate::dtype::Dtype;
 
-/// A tensor that will be written.
-#[derive(Clone, Copy, Debug)]
-pub struct OutputTensor<'a> {
-    /// Its name.
-    pub key: &'a str,
-    /// The type of its elements.
-    pub dtype: Dtype,
-    /// Its shape, slowest dimension first.
-    pub shape: &'a [u64],
-}
+pub use super::layout::{
+    Checksum, Companion, Content, OutputFile, OutputIndex, OutputLayout, OutputTensor, Placement,
+};
 
 /// How a checkpoint is laid out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,93 +26,6 @@ pub struct OutputOptions {
     pub max_shard_size: Option<u64>,
     /// A file of that format whose other content is taken over: the metadata of a GGUF file (`--template`).
     pub template: Option<PathBuf>,
-}
-
-/// A file that holds tensors.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutputFile {
-    /// Its name, `FOLDER/NAME` where it lies in a folder of the output.
-    pub name: String,
-    /// What stands around the data: bytes, and where they begin in the file.
-    pub pieces: Vec<(u64, Vec<u8>)>,
-    /// The whole file's size in bytes.
-    pub size: u64,
-    /// What is written when the data is there.
-    pub checksums: Vec<Checksum>,
-}
-
-/// A CRC-32 (ISO 3309, as in zip) of a range of the file, written as four little-endian bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checksum {
-    /// The bytes that it is of.
-    pub of: Range<u64>,
-    /// Where it is written.
-    pub at: Vec<u64>,
-}
-
-/// A file beside those with tensors.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Companion {
-    /// Its name, without a folder.
-    pub name: String,
-    /// What it holds.
-    pub content: Content,
-}
-
-/// What a companion holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// These bytes.
-    Bytes(Vec<u8>),
-    /// What this regular file holds, whose path has no links in it; at most so many bytes.
-    Copy(PathBuf, u64),
-}
-
-/// The index of a sharded checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutputIndex {
-    /// Its name, without a folder.
-    pub name: String,
-    /// All of its text.
-    pub bytes: Vec<u8>,
-}
-
-/// Where a tensor lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// Its file, an index into [`OutputLayout::files`].
-    pub file: usize,
-    /// Where its first byte lies, in bytes from the start of the file.
-    pub offset: u64,
-}
-
-/// A checkpoint that is ready to be filled.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutputLayout {
-    /// The format of the files.
-    pub format: Format,
-    /// The files that hold tensors, at least one.
-    pub files: Vec<OutputFile>,
-    /// The index; there is one where there are several files of a format that has one.
-    pub index: Option<OutputIndex>,
-    /// Each tensor's place, in the order in which the tensors were given.
-    pub placements: Vec<Placement>,
-    /// Files beside those with tensors: configs, vocabularies.
-    pub companions: Vec<Companion>,
-    /// What a reader of the output may miss in it.
-    pub warnings: Vec<Diagnostic>,
-}
-
-/// What a format makes of the tensors of one file.
-pub(super) struct FileLayout {
-    /// As [`OutputFile::pieces`].
-    pub(super) pieces: Vec<(u64, Vec<u8>)>,
-    /// As [`OutputFile::size`].
-    pub(super) size: u64,
-    /// As [`OutputFile::checksums`].
-    pub(super) checksums: Vec<Checksum>,
-    /// Where each tensor begins, in the order in which the tensors were given.
-    pub(super) offsets: Vec<u64>,
 }
 
 /// Lays out a checkpoint; the same tensors and metadata give the same bytes.
@@ -137,6 +44,8 @@ pub fn lay_out(
 ) -> Result<OutputLayout, Errors> {
     let (sizes, total) = check(tensors)?;
     let format = options.format;
+    let spec = format.spec();
+    let Some(write) = spec.write else { return Err(not_written(format)) };
     let shards = cut(&sizes, options.max_shard_size.unwrap_or(u64::MAX));
     let count = shards.len();
     if count > 1 && !format.has_shards() {
@@ -145,8 +54,10 @@ pub fn lay_out(
             .help("leave out `--max-shard-size`")
             .into());
     }
-    if format == Format::Gguf && count > usize::from(u16::MAX) {
-        let message = format!("it would be cut into {count} files, and GGUF numbers them in 16 bits");
+    if let Shards::Numbered(most) = spec.shards
+        && count > most
+    {
+        let message = format!("it would be cut into {count} files, and {format} numbers at most {most}");
         return Err(Diagnostic::error("format/no-shards", message)
             .help("give a larger `--max-shard-size`")
             .into());
@@ -155,25 +66,21 @@ pub fn lay_out(
     let mut files = Vec::with_capacity(count);
     let mut placements = vec![Placement { file: 0, offset: 0 }; tensors.len()];
     for (file, shard) in shards.into_iter().enumerate() {
-        let name = if count == 1 { single_name(format).to_owned() } else { shard_name(format, file, count) };
+        let name = if count == 1 { format.single_name().to_owned() } else { shard_name(format, file, count) };
         let (own, sizes) = (&tensors[shard.clone()], &sizes[shard.clone()]);
-        let layout = match format {
-            Format::Safetensors => safetensors::write::lay_out(own, sizes, metadata, &mut out),
-            Format::PyTorch => pytorch::write::lay_out(own, sizes, metadata, &mut out),
-            Format::Npz => numpy::write::lay_out(own, sizes, metadata, &mut out),
-            Format::Hdf5 => hdf5::write::lay_out(own, sizes, metadata, &mut out),
-            Format::Msgpack => msgpack::write::lay_out(own, sizes, metadata, &mut out),
-            Format::Gguf => {
-                let template = options.template.as_deref();
-                let split = (count > 1).then_some(Split {
-                    number: file as u64,
-                    count: count as u64,
-                    tensors: Some(tensors.len() as u64),
-                });
-                gguf::write::lay_out(own, sizes, metadata, template, split, &mut out)
-            }
-            Format::Npy | Format::Keras | Format::TensorFlow => Err(not_written(format)),
-        }?;
+        let split = matches!(spec.shards, Shards::Numbered(_)) && count > 1;
+        let contents = FileContents {
+            tensors: own,
+            sizes,
+            metadata,
+            template: options.template.as_deref(),
+            split: split.then_some(Split {
+                number: file as u64,
+                count: count as u64,
+                tensors: Some(tensors.len() as u64),
+            }),
+        };
+        let layout = write(&contents, &mut out)?;
         for (place, offset) in placements[shard].iter_mut().zip(layout.offsets) {
             *place = Placement { file, offset };
         }
@@ -226,7 +133,7 @@ pub fn lay_out_set(
     let format = options.format;
     let mut files: IndexMap<&str, Vec<(usize, OutputTensor<'_>)>> = IndexMap::new();
     for (at, tensor) in tensors.iter().enumerate() {
-        let (file, key) = tensor.key.split_once("::").unwrap_or((single_name(format), tensor.key));
+        let (file, key) = tensor.key.split_once("::").unwrap_or((format.single_name(), tensor.key));
         files.entry(file).or_default().push((at, OutputTensor { key, ..*tensor }));
     }
     files.sort_unstable_keys();
@@ -384,15 +291,10 @@ fn index(
     Ok(OutputIndex { name: index_name(format), bytes })
 }
 
-/// Describes what cannot happen with strings and integers, but is an error in serde_json's terms.
-pub(super) fn no_json(what: &str, error: &serde_json::Error) -> Errors {
-    Diagnostic::error("format/no-json", format!("cannot write {what} as JSON: {}", shown(&error.to_string())))
-        .into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::Dtype;
     use crate::format::testing::*;
 
     fn tensor<'a>(key: &'a str, dtype: Dtype, shape: &'a [u64]) -> OutputTensor<'a> {

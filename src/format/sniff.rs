@@ -4,9 +4,9 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::safetensors::header::LIMIT;
-use super::store::{OpenFile, Store};
-use super::{Format, OpenOptions, foreign, hdf5, io_error, tensorflow, zip};
+use super::spec::Probe;
+use super::store::OpenFile;
+use super::{Format, OpenOptions, foreign, io_error, safetensors, zip};
 use crate::diag::{Diagnostic, Errors};
 
 /// How many bytes are looked at from the start.
@@ -36,7 +36,7 @@ fn head_of(file: &OpenFile) -> Result<Vec<u8>, Errors> {
 fn is_json(head: &[u8]) -> bool {
     // A byte order mark may stand before the text.
     let text = head.strip_prefix("\u{feff}".as_bytes()).unwrap_or(head);
-    !looks_like_safetensors(head) && text.trim_ascii_start().first() == Some(&b'{') && !head.contains(&0)
+    !safetensors::looks_like(head) && text.trim_ascii_start().first() == Some(&b'{') && !head.contains(&0)
 }
 
 /// Opens a regular file and returns its size in bytes; anything else could block or never end.
@@ -56,8 +56,9 @@ pub(super) fn open_regular(path: &Path) -> Result<(File, std::fs::Metadata), Err
 /// Returns what the system refuses, and what is wrong with the directory of an archive.
 pub(super) fn sniff(file: &Arc<OpenFile>, options: &OpenOptions) -> Result<Content, Errors> {
     let head = head_of(file)?;
+    let plain = Probe { file, head: &head, entries: None };
     // Safetensors comes first: the length of its header is free, and 640 is also the beginning of a pickle.
-    if looks_like_safetensors(&head) {
+    if (Format::Safetensors.spec().is_it)(&plain)? {
         return Ok(Content::Checkpoint(Format::Safetensors));
     }
     if is_json(&head) {
@@ -66,76 +67,39 @@ pub(super) fn sniff(file: &Arc<OpenFile>, options: &OpenOptions) -> Result<Conte
     if let Some(diagnostic) = foreign::of_file(file, &head, options)? {
         return Ok(Content::Foreign(Box::new(diagnostic)));
     }
-    let starts = |magic: &[u8]| head.starts_with(magic);
-    let has_ending = |wanted: &str| file.path.extension().is_some_and(|ending| ending == wanted);
-    let format = if starts(b"PK\x03\x04") || starts(b"PK\x05\x06") {
-        return zip_content(file);
-    } else if matches!(head[..], [0x80, 2..=5, ..]) {
-        Format::PyTorch
-    } else if starts(b"GGUF") {
-        Format::Gguf
-    } else if hdf5::superblock(file)?.is_some() {
-        Format::Hdf5
-    } else if starts(b"\x93NUMPY") {
-        Format::Npy
-    } else if matches!(head[..], [0x81..=0x8f, 0xa0..=0xbf | 0xd9..=0xdb, ..] | [0xde | 0xdf, ..]) {
-        Format::Msgpack
-    } else if ends_as_table(file)? {
-        Format::TensorFlow
-    } else if let Some(diagnostic) = foreign::of_unknown(file, &head) {
-        return Ok(Content::Foreign(Box::new(diagnostic)));
-    } else if has_ending("index") {
-        // Without its last bytes a table is nothing; a name tells then at least what is damaged.
-        Format::TensorFlow
-    } else if has_ending("safetensors") && head.len() < 9 {
-        Format::Safetensors
-    } else if head.get(8) == Some(&b'{') {
-        // A header over the limit.
-        Format::Safetensors
-    } else {
-        return Ok(Content::Foreign(Box::new(foreign::unknown(&file.path, &head))));
-    };
-    Ok(Content::Checkpoint(format))
-}
-
-/// Tells what a zip archive is by the names of its entries.
-fn zip_content(file: &Arc<OpenFile>) -> Result<Content, Errors> {
-    let entries = zip::read::entries(file)?;
-    let names: Vec<String> = entries.iter().map(|entry| entry.name.clone()).collect();
-    if let Some(diagnostic) = foreign::of_archive(&file.path, &names) {
+    let is_archive = plain.starts(b"PK\x03\x04") || plain.starts(b"PK\x05\x06");
+    let entries = if is_archive { Some(zip::read::entries(file)?) } else { None };
+    let probe = Probe { entries: entries.as_deref(), ..plain };
+    if let Some(entries) = &entries {
+        let names: Vec<String> = entries.iter().map(|entry| entry.name.clone()).collect();
+        if let Some(diagnostic) = foreign::of_archive(&file.path, &names) {
+            return Ok(Content::Foreign(Box::new(diagnostic)));
+        }
+    }
+    for format in Format::ALL {
+        if (format.spec().is_it)(&probe)? {
+            return Ok(Content::Checkpoint(*format));
+        }
+    }
+    if let Some(entries) = &entries {
+        return Ok(Content::Foreign(Box::new(unknown_archive(&file.path, entries))));
+    }
+    if let Some(diagnostic) = foreign::of_unknown(file, &head) {
         return Ok(Content::Foreign(Box::new(diagnostic)));
     }
-    let any = |test: &dyn Fn(&str) -> bool| entries.iter().any(|entry| test(&entry.name));
-    let format = if any(&|name| name == "data.pkl" || name.ends_with("/data.pkl")) {
-        Format::PyTorch
-    } else if any(&|name| name.ends_with(".weights.h5")) {
-        Format::Keras
-    } else if any(&|name| name.ends_with(".npy")) || entries.is_empty() {
-        Format::Npz
-    } else {
-        let message = "it is a zip archive without weights that are known";
-        let diagnostic = Diagnostic::error("format/zip", message).file(&file.path);
-        let diagnostic = diagnostic
-            .expected(
-                "a PyTorch archive (data.pkl), a NumPy archive (*.npy) or a Keras archive (*.weights.h5)",
-            )
-            .found(foreign::listed(&names))
-            .help("unpack it and name the checkpoint inside");
-        return Ok(Content::Foreign(Box::new(diagnostic)));
-    };
-    Ok(Content::Checkpoint(format))
+    match Format::ALL.iter().find(|format| (format.spec().may_be)(&probe)) {
+        Some(format) => Ok(Content::Checkpoint(*format)),
+        None => Ok(Content::Foreign(Box::new(foreign::unknown(&file.path, &head)))),
+    }
 }
 
-fn ends_as_table(file: &OpenFile) -> Result<bool, Errors> {
-    let Some(start) = file.size.checked_sub(8) else { return Ok(false) };
-    let mut end = [0; 8];
-    file.read_exact_at(start, &mut end).map_err(|error| io_error(&file.path, "read it", &error))?;
-    Ok(end == tensorflow::TABLE_MAGIC)
-}
-
-fn looks_like_safetensors(head: &[u8]) -> bool {
-    let Some((length, rest)) = head.split_first_chunk::<8>() else { return false };
-    rest.first() == Some(&b'{') && u64::from_le_bytes(*length) <= LIMIT
+fn unknown_archive(path: &Path, entries: &[zip::read::Entry]) -> Diagnostic {
+    let names: Vec<String> = entries.iter().map(|entry| entry.name.clone()).collect();
+    Diagnostic::error("format/zip", "it is a zip archive without weights that are known")
+        .file(path)
+        .expected("a PyTorch archive (data.pkl), a NumPy archive (*.npy) or a Keras archive (*.weights.h5)")
+        .found(foreign::listed(&names))
+        .help("unpack it and name the checkpoint inside")
 }
 
 #[cfg(test)]
@@ -169,7 +133,7 @@ mod tests {
     #[test]
     fn formats_are_told_by_content_whatever_the_ending() {
         let folder = tempfile::tempdir().expect("folder");
-        let table = [&[0; 40][..], &tensorflow::TABLE_MAGIC].concat();
+        let table = [&[0; 40][..], &crate::format::tensorflow::TABLE_MAGIC].concat();
         for (bytes, format) in [
             (&b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."[..], Format::PyTorch),
             (b"GGUF\x03\0\0\0", Format::Gguf),

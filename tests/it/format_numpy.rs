@@ -44,7 +44,7 @@ fn bfloat16_and_float8_are_named_by_the_user() {
     let options = OpenOptions::default().void_as(void_as);
     assert_holds(&fixture("half.npz"), &options, &fixture("half.expected.safetensors"));
     let text = format!("{:?}", kit::wrong(&open(&fixture("half.npz"), &OpenOptions::default())));
-    for said in ["`<V2`", "`<V1`", "--void-as bf16", "--void-as f8-e4m3", "\"w\"", "\"columns\""] {
+    for said in ["`<V2`", "`<V1`", "--void-as bf16", "--void-as f8-e4m3", "tensor: w", "tensor: columns"] {
         assert!(text.contains(said), "`{said}` is not in {text}");
     }
 }

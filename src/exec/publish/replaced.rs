@@ -9,7 +9,7 @@ use super::{Destination, Place, Staging, nested};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::format::output::OutputLayout;
 use crate::format::pieces::is_shard_of;
-use crate::format::shards::{index_name, named_shards, single_name};
+use crate::format::shards::{index_name, named_shards};
 use crate::format::{Format, shown};
 
 impl Staging {
@@ -85,14 +85,14 @@ impl Staging {
         if is_there(&folder.join(&index)) {
             // Sound names only, and plain ones: this is about removing files.
             let names = named_shards(&folder.join(&index)).into_iter();
-            let ending = Path::new(single_name(format)).extension();
+            let ending = Path::new(format.single_name()).extension();
             old.extend(names.filter(|name| !name.contains('/') && Path::new(name).extension() == ending));
             self.old_index = Some(index);
         }
-        old.insert(single_name(format).to_owned());
+        old.insert(format.single_name().to_owned());
         if !format.has_index() {
             // Their names alone hold the parts together.
-            let single = Path::new(single_name(format));
+            let single = Path::new(format.single_name());
             let part = |text: Option<&std::ffi::OsStr>| {
                 text.and_then(|text| text.to_str()).unwrap_or_default().to_owned()
             };

@@ -8,7 +8,7 @@ use crate::catalog::TensorMeta;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
 use crate::format::Reader;
-use crate::format::output::{FileLayout, OutputTensor};
+use crate::format::layout::{FileLayout, OutputTensor};
 use crate::format::testing::*;
 
 fn text(text: &str) -> Vec<u8> {

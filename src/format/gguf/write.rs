@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{header, types};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
-use crate::format::output::{FileLayout, OutputTensor};
+use crate::format::layout::{FileLayout, OutputTensor};
 use crate::format::pieces::Split;
 use crate::format::store::OpenFile;
 

@@ -13,19 +13,44 @@ mod place;
 mod read;
 mod region;
 mod walk;
-pub(super) mod write;
+mod write;
 
+use super::spec::{Shards, Spec};
 use super::store::OpenFile;
 use crate::diag::Errors;
-pub(super) use keras::read_keras;
-pub(super) use read::read;
+
+/// What the format is.
+pub(super) const SPEC: Spec = Spec {
+    name: "hdf5",
+    file_name: "tf_model.h5",
+    endings: &["h5", "hdf5"],
+    shards: Shards::Index,
+    is_it: |probe| Ok(superblock(probe.file)?.is_some()),
+    may_be: Spec::NEVER,
+    read: read::read,
+    write: Some(|contents, out| write::lay_out(contents.tensors, contents.sizes, contents.metadata, out)),
+    find: None,
+};
+
+/// What an archive of Keras is.
+pub(super) const KERAS: Spec = Spec {
+    name: "keras",
+    file_name: "model.keras",
+    endings: &["keras"],
+    shards: Shards::None,
+    is_it: |probe| Ok(probe.has_entry(|name| name.ends_with(".weights.h5"))),
+    may_be: Spec::NEVER,
+    read: keras::read_keras,
+    write: None,
+    find: None,
+};
 
 /// What an HDF5 file begins with, at its start or behind a user block of 512, 1024, 2048, … bytes.
 /// (HDF Group, "HDF5 File Format Specification Version 3.0", II.A)
 const SIGNATURE: &[u8; 8] = b"\x89HDF\r\n\x1a\n";
 
 /// Returns where the HDF5 file begins in a file, if it is one.
-pub(super) fn superblock(file: &OpenFile) -> Result<Option<u64>, Errors> {
+fn superblock(file: &OpenFile) -> Result<Option<u64>, Errors> {
     let mut at = 0;
     while file.size.checked_sub(8).is_some_and(|last| at <= last) {
         if file.bytes(at, 8)? == SIGNATURE {

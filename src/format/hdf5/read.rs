@@ -227,7 +227,7 @@ fn decode(dataset: &Dataset, count: u64, rows: u64, swap: usize, to: &mut dyn Wr
 mod tests {
     use super::*;
     use crate::dtype::Dtype;
-    use crate::format::output::OutputTensor;
+    use crate::format::layout::OutputTensor;
     use crate::format::testing::*;
 
     /// Returns a file of these tensors whose data are zeros.

@@ -8,7 +8,7 @@ use super::image::{ATTRIBUTE_LIMIT, Attribute, Fits, Image};
 use super::{DEEPEST, DTYPE, LAYER_NAMES, VARS, WEIGHT_NAMES, dtype, numbered};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
-use crate::format::output::{FileLayout, OutputTensor};
+use crate::format::layout::{FileLayout, OutputTensor};
 use crate::format::shown;
 
 /// The most dimensions of a dataset. (HDFGroup/hdf5, `src/H5Spublic.h`, `H5S_MAX_RANK`)

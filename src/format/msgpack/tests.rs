@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::write::lay_out;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
-use crate::format::output::{FileLayout, OutputTensor};
+use crate::format::layout::{FileLayout, OutputTensor};
 use crate::format::testing::*;
 use crate::format::{OpenOptions, Reader, open};
 

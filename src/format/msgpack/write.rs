@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 
 use super::{ARRAY, DEEPEST, types};
 use crate::diag::{Collector, Diagnostic, Errors};
-use crate::format::output::{FileLayout, OutputTensor};
+use crate::format::layout::{FileLayout, OutputTensor};
 use crate::format::shown;
 
 /// A map, or the tensor of that index.

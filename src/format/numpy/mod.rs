@@ -14,12 +14,42 @@ use header::{Header, MAGIC};
 
 use super::part::Part;
 use super::root::{self, Content, Descent, Leaf};
+use super::spec::{Shards, Spec};
 use super::store::{Decode, OpenFile, Spool, copy_swapped};
 use super::zip::read::{Entry, comment, entries, reader};
 use super::{Format, OpenOptions, shown};
 use crate::catalog::TensorMeta;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
+
+/// What an archive of arrays is.
+pub(super) const NPZ: Spec = Spec {
+    name: "npz",
+    file_name: "model.npz",
+    endings: &["npz"],
+    shards: Shards::None,
+    is_it: |probe| {
+        let is_empty = probe.entries.is_some_and(<[Entry]>::is_empty);
+        Ok(is_empty || probe.has_entry(|name| name.ends_with(".npy")))
+    },
+    may_be: Spec::NEVER,
+    read: read_npz,
+    write: Some(|contents, out| write::lay_out(contents.tensors, contents.sizes, contents.metadata, out)),
+    find: None,
+};
+
+/// What one array is.
+pub(super) const NPY: Spec = Spec {
+    name: "npy",
+    file_name: "model.npy",
+    endings: &["npy"],
+    shards: Shards::None,
+    is_it: |probe| Ok(probe.starts(MAGIC)),
+    may_be: Spec::NEVER,
+    read: read_npy,
+    write: None,
+    find: None,
+};
 
 /// What this program keeps the metadata under: in the archive's comment, or in an entry where it is too long for that.
 /// NumPy does not show the comment, so that everything that it lists is an array.
@@ -55,11 +85,7 @@ type Found = Result<Array, Box<Diagnostic>>;
 /// Returns `format/zip` where the archive is wrong. To the collector go `format/npy` for a header or a length that is
 /// wrong, `format/opaque-dtype`, `format/object-array` and `format/unknown-dtype` for elements that cannot be held, and as
 /// a warning what is passed over: text, dates, structured arrays and files that are no arrays.
-pub(super) fn read_npz(
-    file: &Arc<OpenFile>,
-    options: &OpenOptions,
-    out: &mut Collector,
-) -> Result<Part, Errors> {
+fn read_npz(file: &Arc<OpenFile>, options: &OpenOptions, out: &mut Collector) -> Result<Part, Errors> {
     let mut part = Part::of(Format::Npz, file);
     part.metadata = metadata_of(&comment(file)?).unwrap_or_default();
     let mut leaves = Vec::new();
@@ -101,11 +127,7 @@ pub(super) fn read_npz(
 ///
 /// # Errors
 /// As [`read_npz`], to the collector.
-pub(super) fn read_npy(
-    file: &Arc<OpenFile>,
-    options: &OpenOptions,
-    out: &mut Collector,
-) -> Result<Part, Errors> {
+fn read_npy(file: &Arc<OpenFile>, options: &OpenOptions, out: &mut Collector) -> Result<Part, Errors> {
     let mut part = Part::of(Format::Npy, file);
     let name = file.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let header = Header::read(&mut file.range(0, file.size), file.size);
@@ -355,7 +377,7 @@ mod tests {
             npz(&[("w.npy", array("<f4", "()", &[0; 4])), ("o.npy", array("|O", "()", b"\x80\x02."))], b"");
         let result = plain(&bytes);
         assert_eq!(codes(&result), ["format/object-array"]);
-        assert!(text(&result).contains("\"o\""));
+        assert!(text(&result).contains("tensor: o"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::header::MAGIC;
 use super::{METADATA, METADATA_ENTRY};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
-use crate::format::output::{FileLayout, OutputTensor, no_json};
+use crate::format::layout::{FileLayout, OutputTensor, no_json};
 use crate::format::zip::write::{LONGEST_COMMENT, LONGEST_NAME, NewEntry, lay_out as lay_out_archive};
 
 /// The elements begin at a multiple of this in the array (numpy/numpy, `doc/neps/nep-0001-npy-format.rst`).

@@ -17,13 +17,14 @@ mod rebuild;
 mod unsafe_names;
 mod value;
 mod walk;
-pub(super) mod write;
+mod write;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::part::Part;
 use super::root::{Descent, choose};
+use super::spec::{Shards, Spec};
 use super::store::{OpenFile, Spool};
 use super::{Format, OpenOptions};
 use crate::catalog::TensorMeta;
@@ -33,6 +34,22 @@ use place::Storages;
 use rebuild::Described;
 use value::{Heap, Value};
 
+/// What the format is.
+pub(super) const SPEC: Spec = Spec {
+    name: "pytorch",
+    file_name: "pytorch_model.bin",
+    endings: &["bin", "pt", "pth", "ckpt"],
+    shards: Shards::Index,
+    is_it: |probe| {
+        let is_archive = probe.has_entry(|name| name == "data.pkl" || name.ends_with("/data.pkl"));
+        Ok(is_archive || matches!(probe.head[..], [0x80, 2..=5, ..]))
+    },
+    may_be: Spec::NEVER,
+    read,
+    write: Some(|contents, out| write::lay_out(contents.tensors, contents.sizes, contents.metadata, out)),
+    find: None,
+};
+
 /// Stands for the store of NumPy arrays until it is known which it is.
 const ARRAYS: usize = usize::MAX;
 
@@ -40,7 +57,7 @@ const ARRAYS: usize = usize::MAX;
 ///
 /// # Errors
 /// Returns what is wrong with the file as a whole; what is wrong with single tensors goes to the collector.
-pub(super) fn read(file: &Arc<OpenFile>, options: &OpenOptions, out: &mut Collector) -> Result<Part, Errors> {
+fn read(file: &Arc<OpenFile>, options: &OpenOptions, out: &mut Collector) -> Result<Part, Errors> {
     let of_file = |diagnostic: Diagnostic| Errors::from(diagnostic.file(&file.path));
     // "PK": no pickle of the file before the archive begins so.
     if file.bytes(0, file.size.min(2))? == b"PK" {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::catalog::row_major;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
-use crate::format::output::{FileLayout, OutputTensor, no_json};
+use crate::format::layout::{FileLayout, OutputTensor, no_json};
 use crate::format::zip::write::{NewEntry, lay_out as lay_out_archive};
 
 /// The entry, beside the pickle, that holds the metadata; PyTorch passes it over.

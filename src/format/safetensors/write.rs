@@ -6,7 +6,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::header::{LIMIT, METADATA};
 use crate::diag::{Collector, Diagnostic, Errors};
-use crate::format::output::{FileLayout, OutputTensor, no_json};
+use crate::format::layout::{FileLayout, OutputTensor, no_json};
 
 /// Lays out one file. Wider types come first, which aligns every tensor.
 ///

@@ -13,9 +13,30 @@ mod table;
 #[cfg(test)]
 mod testing;
 
-pub(super) use bundle::read;
-pub(super) use find::{index_of_prefix, latest_in};
+use super::io_error;
+use super::spec::{Find, Shards, Spec};
+use super::store::Store;
 pub(super) use table::TABLE_MAGIC;
+
+/// What the format is.
+pub(super) const SPEC: Spec = Spec {
+    name: "tensorflow",
+    file_name: "model.index",
+    endings: &["index"],
+    shards: Shards::None,
+    is_it: |probe| {
+        let Some(start) = probe.file.size.checked_sub(8) else { return Ok(false) };
+        let mut end = [0; 8];
+        let read = probe.file.read_exact_at(start, &mut end);
+        read.map_err(|error| io_error(&probe.file.path, "read it", &error))?;
+        Ok(end == TABLE_MAGIC)
+    },
+    // Without its last bytes a table is nothing; a name tells then at least what is damaged.
+    may_be: |probe| probe.file.path.extension().is_some_and(|ending| ending == "index"),
+    read: bundle::read,
+    write: None,
+    find: Some(Find { named: find::index_of_prefix, in_folder: find::latest_in }),
+};
 
 /// What to do about a file that contradicts itself.
 const DAMAGED: &str = "copy or download the checkpoint again, or save it again";

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::{CENTRAL, END, END64, LOCAL, LOCATOR, ZIP64};
-use crate::format::output::Checksum;
+use crate::format::layout::Checksum;
 
 /// Where the bytes of an entry begin: at a multiple of this, so that they can be mapped into memory as elements.
 const ALIGNMENT: u64 = 64;

@@ -1,0 +1,129 @@
+//! What a new checkpoint is made of: its files, what stands around the data in them, and where each tensor lies. The formats
+//! make it, `output` asks them to.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::pieces::Split;
+use super::{Format, shown};
+use crate::diag::{Diagnostic, Errors};
+use crate::dtype::Dtype;
+
+/// A tensor that will be written.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputTensor<'a> {
+    /// Its name.
+    pub key: &'a str,
+    /// The type of its elements.
+    pub dtype: Dtype,
+    /// Its shape, slowest dimension first.
+    pub shape: &'a [u64],
+}
+
+/// A file that holds tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputFile {
+    /// Its name, `FOLDER/NAME` where it lies in a folder of the output.
+    pub name: String,
+    /// What stands around the data: bytes, and where they begin in the file.
+    pub pieces: Vec<(u64, Vec<u8>)>,
+    /// The whole file's size in bytes.
+    pub size: u64,
+    /// What is written when the data is there.
+    pub checksums: Vec<Checksum>,
+}
+
+/// A CRC-32 (ISO 3309, as in zip) of a range of the file, written as four little-endian bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checksum {
+    /// The bytes that it is of.
+    pub of: Range<u64>,
+    /// Where it is written.
+    pub at: Vec<u64>,
+}
+
+/// A file beside those with tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Companion {
+    /// Its name, without a folder.
+    pub name: String,
+    /// What it holds.
+    pub content: Content,
+}
+
+/// What a companion holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// What this regular file holds, whose path has no links in it; at most so many bytes.
+    Copy(PathBuf, u64),
+}
+
+/// The index of a sharded checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputIndex {
+    /// Its name, without a folder.
+    pub name: String,
+    /// All of its text.
+    pub bytes: Vec<u8>,
+}
+
+/// Where a tensor lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Its file, an index into [`OutputLayout::files`].
+    pub file: usize,
+    /// Where its first byte lies, in bytes from the start of the file.
+    pub offset: u64,
+}
+
+/// A checkpoint that is ready to be filled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputLayout {
+    /// The format of the files.
+    pub format: Format,
+    /// The files that hold tensors, at least one.
+    pub files: Vec<OutputFile>,
+    /// The index; there is one where there are several files of a format that has one.
+    pub index: Option<OutputIndex>,
+    /// Each tensor's place, in the order in which the tensors were given.
+    pub placements: Vec<Placement>,
+    /// Files beside those with tensors: configs, vocabularies.
+    pub companions: Vec<Companion>,
+    /// What a reader of the output may miss in it.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// What a format makes of the tensors of one file.
+pub(super) struct FileLayout {
+    /// As [`OutputFile::pieces`].
+    pub(super) pieces: Vec<(u64, Vec<u8>)>,
+    /// As [`OutputFile::size`].
+    pub(super) size: u64,
+    /// As [`OutputFile::checksums`].
+    pub(super) checksums: Vec<Checksum>,
+    /// Where each tensor begins, in the order in which the tensors were given.
+    pub(super) offsets: Vec<u64>,
+}
+
+/// What one file is to hold.
+pub(super) struct FileContents<'a> {
+    /// The tensors, in their order.
+    pub(super) tensors: &'a [OutputTensor<'a>],
+    /// Their sizes in bytes.
+    pub(super) sizes: &'a [u64],
+    /// What the checkpoint says of itself.
+    pub(super) metadata: &'a BTreeMap<String, String>,
+    /// A file of the format whose other content is taken over (`--template`).
+    pub(super) template: Option<&'a Path>,
+    /// Which of several numbered files it is.
+    pub(super) split: Option<Split>,
+}
+
+/// Describes what cannot happen with strings and integers, but is an error in serde_json's terms.
+pub(super) fn no_json(what: &str, error: &serde_json::Error) -> Errors {
+    Diagnostic::error("format/no-json", format!("cannot write {what} as JSON: {}", shown(&error.to_string())))
+        .into()
+}
