@@ -9,9 +9,9 @@ use super::keys::path_text;
 use super::lower::LowerError;
 use super::options::{Allow, BindOptions};
 use super::pair::{AxisId, ParamId, Side};
-use super::sizes::{Contradiction, Origin, Var};
+use super::sizes::{Origin, Var};
 use super::unknowns::{Fact, Unknowns};
-use super::{Binding, Size, trace};
+use super::{Binding, Size};
 use crate::diag::{Collector, Diagnostic, nearest_key};
 use crate::mapping::forward::stored_name;
 use crate::mapping::key::Captures;
@@ -186,35 +186,6 @@ pub(super) fn missing_of(
     error.tensor(key).help(help)
 }
 
-/// Facts about sizes that do not fit together.
-pub(super) fn contradictions(binding: &Binding<'_>, unknowns: &Unknowns<'_>, errors: &mut Collector) {
-    let mut found = trace::Found::new(unknowns);
-    for contradiction in &unknowns.solver.contradictions {
-        match contradiction {
-            Contradiction::Values { var, first, second } => {
-                let axis = binding.pair.name(unknowns.axes[var.0 as usize].0);
-                let mut error = Diagnostic::error("bind/size-conflict", format!("`{axis}` cannot have two sizes"))
-                    .file(&binding.catalog.path)
-                    .expected(format!("`{axis}` = {}", value(binding, unknowns, *first)))
-                    .found(format!("`{axis}` = {}", value(binding, unknowns, *second)))
-                    .help("the two must agree: correct the option or the config, or choose layouts that store them apart");
-                for (_, origin) in [first, second] {
-                    error = at_origin(binding, unknowns, error, *origin);
-                }
-                errors.push(error);
-            }
-            Contradiction::Equation { origin, polynomial, number } => {
-                let equation = trace::Equation { origin: *origin, polynomial, number: *number };
-                errors.push(trace::unsolved(binding, unknowns, &equation, &mut found));
-            }
-        }
-    }
-}
-
-fn value(binding: &Binding<'_>, unknowns: &Unknowns<'_>, (value, origin): (u64, Origin)) -> String {
-    format!("{value} ({})", origin_in_any_module(binding, unknowns, origin))
-}
-
 /// Says in words where a fact comes from, for all modules alike, so that their errors are one.
 pub(super) fn origin_in_any_module(binding: &Binding<'_>, unknowns: &Unknowns<'_>, origin: Origin) -> String {
     match &unknowns.facts[origin as usize] {
@@ -245,7 +216,7 @@ fn origin_text(binding: &Binding<'_>, unknowns: &Unknowns<'_>, origin: Origin) -
     }
 }
 
-fn at_origin(
+pub(super) fn at_origin(
     binding: &Binding<'_>,
     unknowns: &Unknowns<'_>,
     mut error: Diagnostic,

@@ -173,7 +173,7 @@ pub(crate) fn sort_out(
         );
     } else if keys.matched.is_empty() {
         let unheld = unheld(layout, &active, &names);
-        nothing_matched(mapping, layout, catalog, (&names, unheld), &facts, &keys, errors);
+        nothing_matched(mapping, layout, catalog, (&names, unheld), &facts, &keys.dropped, errors);
     } else if mapping.unmapped == Unmapped::Error && !options.allows(Allow::Unmatched) {
         // Names that differ in their numbers alone are as near to the same rule.
         let mut near: HashMap<String, Option<&Template>> = HashMap::default();

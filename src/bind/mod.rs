@@ -5,6 +5,7 @@
 mod attachment;
 mod casts;
 mod classes;
+mod contradiction;
 mod counts;
 mod explain;
 mod finish;
@@ -318,7 +319,7 @@ pub fn bind(
     binding.apply_rules(&mut unknowns);
     binding.take_only_values(&mut unknowns);
     binding.check_counts(&unknowns, &mut errors);
-    explain::contradictions(&binding, &unknowns, &mut errors);
+    contradiction::contradictions(&binding, &unknowns, &mut errors);
     binding.check_kinds_of_modules(&mut errors);
     let (bound, errors) = binding.finish(&mut unknowns, &groups, errors);
     let (mut bound, warnings) = errors.finish(bound)?;

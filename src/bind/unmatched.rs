@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 use indexmap::IndexMap;
 
+use super::Dropped;
 use super::attachment::Attached;
-use super::keys::Keys;
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, nearest};
 use crate::mapping::key::Template;
@@ -43,7 +43,7 @@ pub(super) fn nothing_matched(
     catalog: &Catalog,
     (names, unheld): (&[String], Option<usize>),
     facts: &Facts<'_>,
-    keys: &Keys,
+    dropped: &[Dropped],
     errors: &mut Collector,
 ) {
     if let Some(rule) = unheld {
@@ -55,7 +55,7 @@ pub(super) fn nothing_matched(
         .file(&catalog.path)
         .rule(&layout.span);
     let taken: Vec<&String> = {
-        let gone: HashSet<usize> = keys.dropped.iter().map(|dropped| dropped.tensor).collect();
+        let gone: HashSet<usize> = dropped.iter().map(|dropped| dropped.tensor).collect();
         names.iter().enumerate().filter(|(tensor, _)| !gone.contains(tensor)).map(|(_, name)| name).collect()
     };
     let counted = mapping.layouts.values().filter(|other| other.name != layout.name).map(|other| {

@@ -3,8 +3,7 @@
 
 use indexmap::IndexMap;
 use qkvconv::diag::Diagnostic;
-
-use super::ui::shortened;
+use qkvconv::shown::escaped;
 
 /// So many faults of one kind at rules of a mapping are told whole, each by itself.
 const MOST_OF_A_KIND: usize = 5;
@@ -165,4 +164,20 @@ impl Fault<'_> {
         }
         Fault { first, tensors, is_cut, also }
     }
+}
+
+/// A tensor's name longer than this is shortened in messages.
+const LONGEST_NAME: usize = 160;
+
+/// Makes a name of a hostile length or with control characters fit for a terminal.
+fn shortened(name: &str) -> String {
+    let escaped = escaped(name).into_owned();
+    let length = escaped.chars().count();
+    if length <= LONGEST_NAME {
+        return escaped;
+    }
+    let half = LONGEST_NAME / 2;
+    let head: String = escaped.chars().take(half).collect();
+    let tail: String = escaped.chars().skip(length - half).collect();
+    format!("{head}…{tail} ({length} characters)")
 }

@@ -11,8 +11,6 @@ use qkvconv::span::Span;
 use super::Exit;
 use super::faults::{Fault, Rest, grouped};
 
-/// A tensor's name longer than this is shortened in messages.
-const LONGEST_NAME: usize = 160;
 /// A line of a mapping file longer than this is cut around the place that is meant, in characters.
 const LONGEST_LINE: usize = 120;
 
@@ -287,17 +285,4 @@ impl Excerpt {
         let text = format!("{head}{}{tail}", text.get(from..to)?);
         Some(Excerpt { text, start: moved(span.start), end: moved(end) })
     }
-}
-
-/// Makes a name of a hostile length or with control characters fit for a terminal.
-pub(super) fn shortened(name: &str) -> String {
-    let escaped = escaped(name).into_owned();
-    let length = escaped.chars().count();
-    if length <= LONGEST_NAME {
-        return escaped;
-    }
-    let half = LONGEST_NAME / 2;
-    let head: String = escaped.chars().take(half).collect();
-    let tail: String = escaped.chars().skip(length - half).collect();
-    format!("{head}…{tail} ({length} characters)")
 }

@@ -6,7 +6,6 @@ use std::sync::OnceLock;
 
 use indexmap::IndexMap;
 
-use super::random::MOST_RANDOM;
 use crate::bind::{AxisSizes, Bound};
 use crate::catalog::{Catalog, TensorMeta};
 use crate::diag::{Diagnostic, Errors};
@@ -20,6 +19,9 @@ use crate::parallel::in_parallel;
 use crate::plan::{Plan, Step, ValueOp};
 use crate::progress::Progress;
 use crate::verify::forward::{Differences, ForwardError, ForwardSide, Weights, compare_module};
+
+/// Random weights are made for modules of up to this many bytes; memory is bounded by it.
+pub(super) const MOST_RANDOM: u64 = 64 << 20;
 
 /// The largest relative difference of computations whose weights are the same bits; only the order of sums differs.
 const EXACT: f64 = 1e-9;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 
-use super::attention::{Computation, Module};
+use super::attention::{Computation, MOST_RANDOM, Module};
 use super::tensor::Output;
 use crate::catalog::{Catalog, TensorMeta};
 use crate::diag::Errors;
@@ -13,9 +13,6 @@ use crate::mapping::forward::{Forward, stored_name};
 use crate::plan::{Check, Plan, Step, TensorPlan, unit};
 use crate::random::Random;
 use crate::verify::forward::{Differences, ForwardError, ForwardSide, Weights, compare_module};
-
-/// Random weights are made for modules of up to this many bytes; memory is bounded by it.
-pub(super) const MOST_RANDOM: u64 = 64 << 20;
 
 impl Computation<'_> {
     /// Makes random weights for a module, puts them through the plan and compares; `None` where it is too large.

@@ -3,7 +3,7 @@
 //! They give what [`Conversion`](super::convert::Conversion) gives value by value, bit by bit: each of these types holds no
 //! value that an f32 does not, and no difference of a rounding here is other than an f32 too.
 
-use super::convert::Losses;
+use super::losses::Losses;
 use crate::dtype::Dtype;
 
 const INFINITY: u32 = f32::INFINITY.to_bits();

@@ -24,6 +24,7 @@ mod convert;
 mod copy;
 mod gather;
 mod jobs;
+mod losses;
 mod part;
 pub mod publish;
 mod rows;
@@ -337,7 +338,7 @@ impl Run<'_> {
     /// Returns what conversion rounded, in the order of the targets.
     fn rounded(&self, outcome: &Outcome) -> Vec<Rounded> {
         let rounded = outcome.losses.iter().filter(|(_, losses)| losses.error > 0.0);
-        let of = |(&target, losses): (&usize, &convert::Losses)| Rounded {
+        let of = |(&target, losses): (&usize, &losses::Losses)| Rounded {
             key: self.plan.targets[target].key.clone(),
             error: losses.error,
             underflows: losses.underflows,
@@ -346,7 +347,7 @@ impl Run<'_> {
     }
 }
 
-fn overflow(tensor: &crate::plan::TensorPlan, losses: &convert::Losses) -> Diagnostic {
+fn overflow(tensor: &crate::plan::TensorPlan, losses: &losses::Losses) -> Diagnostic {
     let diagnostic = Diagnostic::error(
         "exec/overflow",
         format!("finite values would become infinite as {}", tensor.dtype),

@@ -7,10 +7,11 @@ use std::ops::Range;
 
 use super::buffer::Buffer;
 use super::check::{self, Unmet};
-use super::convert::{Conversion, Losses};
+use super::convert::Conversion;
 use super::copy::{fill_zero, merged_targets, permute};
 use super::gather::Gather;
 use super::jobs::{CACHED, Job, check_loops, clip_steps, ranges, zero_loops};
+use super::losses::Losses;
 use super::part::{Part, clip, compacted, elements, is_run, walk};
 use super::{Placement, Run};
 use crate::catalog::Catalog;

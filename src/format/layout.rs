@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::pieces::Split;
+use super::member::Split;
 use super::{Format, shown};
 use crate::diag::{Diagnostic, Errors};
 use crate::dtype::Dtype;

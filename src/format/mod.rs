@@ -24,6 +24,8 @@ mod gguf;
 mod hdf5;
 mod json;
 mod layout;
+mod listing;
+mod member;
 mod msgpack;
 mod numpy;
 pub mod output;
@@ -36,6 +38,7 @@ mod safetensors;
 pub(crate) mod shards;
 mod sniff;
 mod spec;
+mod split;
 mod store;
 mod tensorflow;
 mod zip;
@@ -181,7 +184,7 @@ pub fn open_files(path: &Path, files: &[PathBuf], options: &OpenOptions) -> Resu
 fn open_as_one(path: &Path, files: &[PathBuf], options: &OpenOptions) -> Result<PartsReader, Errors> {
     let mut collector = Collector::default();
     let parts: Vec<Part> = files.iter().filter_map(|file| open_part(file, options, &mut collector)).collect();
-    pieces::check(&parts, false, options, &mut collector);
+    split::check(&parts, false, options, &mut collector);
     part::assemble(path, parts, collector)
 }
 
@@ -206,7 +209,7 @@ pub fn open_set(
         Some(part)
     });
     let parts: Vec<Part> = parts.collect();
-    pieces::check(&parts, false, options, &mut collector);
+    split::check(&parts, false, options, &mut collector);
     Ok(Box::new(part::assemble(path, parts, collector)?))
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use indexmap::IndexMap;
 
 use super::layout::{FileContents, FileLayout, no_json};
-use super::pieces::Split;
+use super::member::Split;
 use super::shards::{index_bytes, index_name, name_problem, shard_name};
 use super::spec::Shards;
 use super::{Format, numpy, shown};

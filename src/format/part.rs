@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::pieces::Membership;
+use super::member::Membership;
 use super::store::{OpenFile, Store};
 use super::{Format, Reader, shown};
 use crate::catalog::{Catalog, TensorMeta, row_major};

@@ -2,34 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::part::Part;
+use super::listing::names_in;
 use super::shards::{self, IndexOf};
-use super::{OpenOptions, foreign, shown};
-use crate::diag::{Collector, Diagnostic, Errors};
-
-/// What a file itself says of the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Membership {
-    /// It is one of several GGUF files (`split.*`).
-    Split(Split),
-    /// It was written by torch.distributed.checkpoint and may hold slices of its tensors (`DCP_SHARDING_INFO`); whether one
-    /// of them begins elsewhere than the tensor does.
-    Slices {
-        /// Whether an offset is other than 0.
-        displaced: bool,
-    },
-}
-
-/// The place of a GGUF file among several. (ggml-org/llama.cpp, `tools/gguf-split/gguf-split.cpp`)
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Split {
-    /// Its number from 0 (`split.no`).
-    pub(crate) number: u64,
-    /// How many there are (`split.count`), at least 2.
-    pub(crate) count: u64,
-    /// The tensors of all together (`split.tensors.count`).
-    pub(crate) tensors: Option<u64>,
-}
+use super::{OpenOptions, shown};
+use crate::diag::{Diagnostic, Errors};
 
 /// A name of one of several files, `STEM-00001-of-00003ENDING`.
 #[derive(Debug, PartialEq, Eq)]
@@ -118,7 +94,7 @@ pub(super) fn whole(path: &Path, options: &OpenOptions) -> Result<Whole, Errors>
         return Ok(Whole::Alone);
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let names = shards::names_in(folder);
+    let names = names_in(folder);
     let alone = "to read this file by itself, give `--allow incomplete`";
     match shards::index_of(folder, &names, name) {
         Some(IndexOf { path: index, others: 0 }) => return Ok(Whole::Index(index)),
@@ -159,61 +135,6 @@ pub(super) fn whole(path: &Path, options: &OpenOptions) -> Result<Whole, Errors>
         paths.push(other);
     }
     Ok(Whole::With(paths))
-}
-
-/// Checks what the files themselves say of others; `listed` where an index names the files.
-pub(super) fn check(parts: &[Part], listed: bool, options: &OpenOptions, out: &mut Collector) {
-    if options.allow_incomplete {
-        return;
-    }
-    for part in parts {
-        // An index is written only where each file holds whole tensors.
-        if let Some(Membership::Slices { displaced }) = part.member
-            && (displaced || !listed)
-        {
-            out.push(foreign::SLICES.error(part.path()));
-        }
-    }
-    check_split(parts, out);
-}
-
-/// Checks that the files of a split GGUF are all there.
-fn check_split(parts: &[Part], out: &mut Collector) {
-    let of = |part: &Part| match part.member {
-        Some(Membership::Split(split)) => Some(split),
-        _ => None,
-    };
-    let Some((first, part)) = parts.iter().find_map(|part| Some((of(part)?, part))) else { return };
-    let mut numbers: Vec<u64> = parts.iter().filter_map(of).map(|split| split.number).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
-    let is_whole = numbers.len() == parts.len()
-        && numbers.len() as u64 == first.count
-        && parts.iter().filter_map(of).all(|split| split.count == first.count && split.number < first.count);
-    let fail = |message: String| Diagnostic::error("format/missing-shard", message).file(part.path());
-    if !is_whole {
-        let message = format!(
-            "it says that it is part {} of {} GGUF files (`split.no`, `split.count`)",
-            first.number + 1,
-            first.count
-        );
-        let found: Vec<String> = numbers.iter().map(|number| (number + 1).to_string()).collect();
-        let help = "fetch all parts under their own names, `NAME-00001-of-00003.gguf`, and name one of them; to read this file \
-                    by itself, give `--allow incomplete`";
-        out.push(fail(message).found(format!("{} of {}", found.join(", "), first.count)).help(help));
-        return;
-    }
-    let tensors: usize = parts.iter().map(|part| part.tensors.len()).sum();
-    if let Some(stated) = first.tensors
-        && stated != tensors as u64
-        // What cannot be read is reported already.
-        && !out.has_errors()
-    {
-        let message = format!(
-            "its parts hold {tensors} tensors and say that they hold {stated} (`split.tensors.count`)"
-        );
-        out.push(fail(message).help("fetch all parts again: they are not of one checkpoint"));
-    }
 }
 
 #[cfg(test)]

@@ -7,9 +7,11 @@ use serde::Serialize;
 use serde_json::Number;
 
 use super::json::{Json, repeated, without_mark};
+use super::listing::names_in;
 use super::part::{Part, PartsReader, assemble};
 use super::safetensors::header::LIMIT;
-use super::{Format, OpenOptions, foreign, io_error, open_part, pieces, shown, sniff};
+use super::store::open_regular;
+use super::{Format, OpenOptions, foreign, io_error, open_part, shown, split};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::fold::fold_keys;
 
@@ -73,7 +75,7 @@ pub(super) fn open_index(
     if !out.has_errors() {
         parts.extend(paths.iter().filter_map(|path| open_part(path, options, &mut out)));
     }
-    pieces::check(&parts, true, options, &mut out);
+    split::check(&parts, true, options, &mut out);
     if !out.has_errors() {
         let names: Vec<&str> = names.into_iter().collect();
         decide(&index, index_path, &names, &mut parts, &mut out);
@@ -93,7 +95,7 @@ fn read_text(path: &Path) -> Result<String, Errors> {
 /// Reads an index's text. One of more than `free` bytes is read where the files beside it are as large: it names what
 /// stands in their headers, and so it is never the larger.
 fn read_text_over(path: &Path, free: u64) -> Result<String, Errors> {
-    let (file, metadata) = sniff::open_regular(path)?;
+    let (file, metadata) = open_regular(path)?;
     if metadata.len() > free {
         let beside = size_beside(path);
         if metadata.len() - free > beside {
@@ -412,14 +414,6 @@ pub(crate) fn named_shards(index_path: &Path) -> BTreeSet<String> {
     let Ok(text) = read_text(index_path) else { return BTreeSet::new() };
     let index = parse_index(&text, index_path, &mut Collector::default());
     index.weight_map.into_values().flatten().filter(|name| name_problem(name).is_none()).collect()
-}
-
-/// Returns the names of a folder's entries, sorted; none where it cannot be listed.
-pub(super) fn names_in(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort_unstable();
-    names
 }
 
 /// An index that names a file.

@@ -1,12 +1,11 @@
 //! Recognising a file by its content.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::spec::Probe;
 use super::store::OpenFile;
-use super::{Format, OpenOptions, foreign, io_error, safetensors, zip};
+use super::{Format, OpenOptions, foreign, safetensors, zip};
 use crate::diag::{Diagnostic, Errors};
 
 /// How many bytes are looked at from the start.
@@ -37,17 +36,6 @@ fn is_json(head: &[u8]) -> bool {
     // A byte order mark may stand before the text.
     let text = head.strip_prefix("\u{feff}".as_bytes()).unwrap_or(head);
     !safetensors::looks_like(head) && text.trim_ascii_start().first() == Some(&b'{') && !head.contains(&0)
-}
-
-/// Opens a regular file and returns its size in bytes; anything else could block or never end.
-pub(super) fn open_regular(path: &Path) -> Result<(File, std::fs::Metadata), Errors> {
-    let fail = |error| io_error(path, "open it", &error);
-    if !std::fs::metadata(path).map_err(fail)?.is_file() {
-        return Err(Diagnostic::error("format/not-a-file", "it is not a regular file").file(path).into());
-    }
-    let file = File::open(path).map_err(fail)?;
-    let metadata = file.metadata().map_err(fail)?;
-    Ok((file, metadata))
 }
 
 /// Tells what a file is.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
-use super::{io_error, sniff};
+use super::io_error;
 use crate::diag::{Diagnostic, Errors};
 use crate::positioned::{Handle, read_exact_at, write_all_at};
 
@@ -27,10 +27,21 @@ pub(crate) struct OpenFile {
     modified: Option<SystemTime>,
 }
 
+/// Opens a regular file and returns its size in bytes; anything else could block or never end.
+pub(super) fn open_regular(path: &Path) -> Result<(File, std::fs::Metadata), Errors> {
+    let fail = |error| io_error(path, "open it", &error);
+    if !std::fs::metadata(path).map_err(fail)?.is_file() {
+        return Err(Diagnostic::error("format/not-a-file", "it is not a regular file").file(path).into());
+    }
+    let file = File::open(path).map_err(fail)?;
+    let metadata = file.metadata().map_err(fail)?;
+    Ok((file, metadata))
+}
+
 impl OpenFile {
     /// Opens a regular file.
     pub(crate) fn open(path: &Path) -> Result<Arc<OpenFile>, Errors> {
-        let (file, metadata): (File, Metadata) = sniff::open_regular(path)?;
+        let (file, metadata): (File, Metadata) = open_regular(path)?;
         let (size, modified) = (metadata.len(), metadata.modified().ok());
         let file = Handle::new(path, file, false).map_err(|error| io_error(path, "open it", &error))?;
         Ok(Arc::new(OpenFile { path: path.to_owned(), file, size, modified }))

@@ -135,3 +135,8 @@ pub fn check(source: &Arc<Source>, threads: usize, progress: &dyn Progress) -> R
     culprits::report(&pairs, &results, &mut report);
     Ok(report)
 }
+
+/// Returns whether a place is in the checked file, and not in the built-in one that it extends.
+fn is_own(mapping: &crate::mapping::Mapping, span: &crate::span::Span) -> bool {
+    span.source == mapping.source
+}

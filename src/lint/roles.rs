@@ -1,6 +1,6 @@
 //! Roles that a mapping file leaves open: which parameters are q, k, v and o, and where their heads and pairs are.
 
-use super::statics::is_own;
+use super::is_own;
 use crate::diag::Diagnostic;
 use crate::mapping::role::AxisRole;
 use crate::mapping::{Layout, Mapping};

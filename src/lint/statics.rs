@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::overlap::common_name;
-use super::roles;
+use super::{is_own, roles};
 use crate::diag::Diagnostic;
 use crate::mapping::arith::Formula;
 use crate::mapping::forward::{Cut, Forward};
@@ -22,11 +22,6 @@ pub(super) fn check(mapping: &Mapping, own: &[&Layout], found: &mut Vec<Diagnost
     }
     check_unused(mapping, own, found);
     roles::check(mapping, found);
-}
-
-/// Returns whether a place is in the checked file, and not in the built-in one that it extends.
-pub(super) fn is_own(mapping: &Mapping, span: &crate::span::Span) -> bool {
-    span.source == mapping.source
 }
 
 fn check_params(mapping: &Mapping, layout: &Layout, found: &mut Vec<Diagnostic>) {

@@ -1,52 +1,8 @@
 //! The fields of `forward`, as [`super::fields`] has the others.
 
-use super::fields::{
-    AXIS_NAMES, Choice, FORMULA, Field, Names, Object, TEMPLATE, Value, choice, field, required,
-};
+use super::choices::{ATTENDS, MODULE_AXES, NORM_KIND, NORM_OVER, ROTARY};
+use super::field::{AXIS_NAMES, FORMULA, Field, Names, Object, TEMPLATE, Value, field, required};
 use super::pattern;
-
-/// How scores are rotated by position.
-pub(super) const ROTARY: &[Choice] = &[
-    choice("none", "The module rotates nothing itself."),
-    choice("half", "Elements i and i + n/2 of a head are a pair."),
-    choice("interleaved", "Elements 2i and 2i + 1 of a head are a pair."),
-];
-/// What keys and values are computed from.
-pub(super) const ATTENDS: &[Choice] = &[
-    choice("self", "Keys and values read the same input as the queries."),
-    choice("cross", "Keys and values read another input than the queries."),
-];
-/// What a norm divides by.
-pub(super) const NORM_KIND: &[Choice] = &[
-    choice("root mean square", "The root of the mean square."),
-    choice("layer", "The standard deviation, after the mean is subtracted."),
-    choice("length", "The length of the vector; there is no weight."),
-];
-/// What one vector of a norm is.
-pub(super) const NORM_OVER: &[Choice] = &[
-    choice("head", "Each head is a vector of its own."),
-    choice("all heads", "All heads of a token are one vector."),
-];
-/// Ways to apply a weight, beside the einsums.
-pub(super) const APPLY: &[Choice] = &[
-    choice("linear", "x Wᵀ + b, the weight is [out, in]."),
-    choice("dense", "x W + b, the weight is [in, out]."),
-    choice("convolution", "As linear, with axes of size 1 behind."),
-];
-/// Ways to cut a fused result, beside `per N`.
-pub(super) const CUT: &[Choice] = &[
-    choice("blocks", "All of one part, then all of the next."),
-    choice("per head", "Viewed as heads; each head is cut in its parts."),
-    choice("per group", "Viewed as key/value heads; each is cut in its query heads, its key and its value."),
-];
-/// The axes that the reference attention computes with.
-pub(super) const MODULE_AXES: &[Choice] = &[
-    choice("h", "Query heads."),
-    choice("g", "Key/value heads."),
-    choice("d", "Head size of q and k."),
-    choice("dv", "Head size of v."),
-    choice("f", "Rotary frequencies."),
-];
 
 const WEIGHT: Field = required("weight", "The template of its weight.", TEMPLATE, "\"{*m}.qkv.weight\"");
 const BIAS: Field =

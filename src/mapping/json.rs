@@ -7,7 +7,8 @@ use jsonc_parser::ast::{ObjectPropName, Value};
 use jsonc_parser::common::{Range, Ranged};
 use jsonc_parser::{CollectOptions, parse_to_ast};
 
-use super::fields::{Choice, Field};
+use super::choices::Choice;
+use super::field::Field;
 use super::recover::{RULES, mended};
 use crate::diag::{Collector, Diagnostic, nearest};
 use crate::notation::Text;

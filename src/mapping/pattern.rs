@@ -2,6 +2,7 @@
 //!
 //! Parentheses nest, which no regular expression counts; they are checked to a depth, and what is deeper passes.
 
+use super::choices;
 /// A text of a grammar, as the JSON Schema tells it.
 #[derive(Debug)]
 pub(super) struct Pattern {
@@ -92,7 +93,7 @@ pub(super) const APPLIED: Pattern = Pattern {
     name: "apply",
     about: "`linear` (x Wᵀ + b), `dense` (x W + b), `convolution` (linear with axes of size 1 behind), or an einsum over the token axis t.",
     wrong: "write `linear`, `dense`, `convolution` or an einsum such as `einsum te,hed->thd`",
-    regex: || format!("^(?:{}|einsum [a-z]+,[a-z]+->[a-z]+)$", names(super::fields_forward::APPLY)),
+    regex: || format!("^(?:{}|einsum [a-z]+,[a-z]+->[a-z]+)$", names(choices::APPLY)),
 };
 
 /// How a fused result is cut.
@@ -100,7 +101,7 @@ pub(super) const CUTS: Pattern = Pattern {
     name: "cut",
     about: "`blocks` (thirds, or h d / g d / g dv), `per head`, `per group`, or `per N` with the number of equal views: `per 4`, `per h * d`.",
     wrong: "write `blocks`, `per head`, `per group` or `per N` with the number of views",
-    regex: || format!("^(?:{}|per {})$", names(super::fields_forward::CUT), formula(1)),
+    regex: || format!("^(?:{}|per {})$", names(choices::CUT), formula(1)),
 };
 
 /// The order of parts.
@@ -116,7 +117,7 @@ pub(super) const ALL: &[&Pattern] =
     &[&AXIS, &AXES, &LABEL, &EXPRESSION, &SUM, &FORMULA, &TEMPLATE, &CONFIG_FILE, &APPLIED, &CUTS, &ORDER];
 
 /// The texts of a closed set that are patterns as they stand.
-fn names(choices: &[super::fields::Choice]) -> String {
+fn names(choices: &[choices::Choice]) -> String {
     choices.iter().map(|choice| choice.name).collect::<Vec<_>>().join("|")
 }
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use indexmap::IndexMap;
 
 use super::arith::Formula;
+use super::choices::{AXIS_ROLES, PER, UNMAPPED};
 use super::fields::{AXIS, TOP};
-use super::fields_choices::{AXIS_ROLES, PER, UNMAPPED};
 use super::inherit::inherited;
 use super::json::{Fields, Json, Kind, parse};
 use super::read_layout::layout;

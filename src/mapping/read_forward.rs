@@ -3,11 +3,9 @@
 use indexmap::IndexMap;
 
 use super::arith::Formula;
-use super::fields::Object;
-use super::fields_forward::{
-    APPLY, ATTENDS, CUT, FORWARD, FUSED, FUSED_BIAS, MODULE_AXES, NORM, NORM_KIND, NORM_OVER, OUTPUT,
-    PART_BIASES, PRODUCT, ROTARY, ROTATION,
-};
+use super::choices::{APPLY, ATTENDS, CUT, MODULE_AXES, NORM_KIND, NORM_OVER, ROTARY};
+use super::field::Object;
+use super::fields_forward::{FORWARD, FUSED, FUSED_BIAS, NORM, OUTPUT, PART_BIASES, PRODUCT, ROTATION};
 use super::forward::{
     Apply, Cut, Forward, Norm, NormKind, Part, PartsBias, Product, Projection, Rotary, RotaryStyle, Slot,
 };

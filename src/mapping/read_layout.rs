@@ -2,8 +2,8 @@
 
 use indexmap::IndexMap;
 
+use super::choices::VALUES;
 use super::fields::{COMPUTED, CONFIG, LAYOUT, RULE};
-use super::fields_choices::VALUES;
 use super::json::{Fields, Json, Kind};
 use super::key::Template;
 use super::read::{axis, collect, formula};

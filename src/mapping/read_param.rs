@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::Param;
+use super::choices::{ABSENT, PARAM_ROLES};
 use super::fields::PARAM;
-use super::fields_choices::{ABSENT, PARAM_ROLES};
 use super::json::{Json, Kind};
 use super::read::{check_axis_name, declared};
 use super::role::ParamRole;

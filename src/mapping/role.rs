@@ -218,7 +218,7 @@ pub struct AttentionPart {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fields_choices::{AXIS_ROLES, PARAM_ROLES};
+    use super::super::choices::{AXIS_ROLES, PARAM_ROLES};
     use super::*;
 
     #[test]

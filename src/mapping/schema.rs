@@ -4,7 +4,9 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::fields::{AXIS, COMPUTED, CONFIG, Choice, Field, LAYOUT, Names, Object, PARAM, RULE, TOP, Value};
+use super::choices::Choice;
+use super::field::{Field, Names, Object, Value};
+use super::fields::{AXIS, COMPUTED, CONFIG, LAYOUT, PARAM, RULE, TOP};
 use super::fields_forward::{FORWARD, FUSED, FUSED_BIAS, NORM, OUTPUT, PART_BIASES, PRODUCT, ROTATION};
 use super::pattern::{self, Pattern};
 use super::setting::SETTING;

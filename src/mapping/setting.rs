@@ -2,7 +2,7 @@
 
 use serde_json::Value as Plain;
 
-use super::fields::{Field, Object, Value, field, required};
+use super::field::{Field, Object, Value, field, required};
 use super::json::{Json, Kind};
 use super::{Layout, Mapping};
 use crate::diag::{Collector, Diagnostic};
@@ -74,11 +74,11 @@ pub(super) const SETTING: Object = Object {
 };
 
 /// The field of a layout that holds them.
-pub(super) const FIELD: Field = super::fields::removable(
+pub(super) const FIELD: Field = super::field::removable(
     "settings",
     "What the config says beside sizes, by names that the layouts of a family share: a name in it, several of which the first that is there counts, or an object. The config that is written for another layout gets its own entry of the same name.",
     Value::Entries(
-        super::fields::Names::Any,
+        super::field::Names::Any,
         &Value::AnyOf(&[Value::Text, Value::List(&Value::Text), Value::Object(&SETTING), Value::Null]),
     ),
     "{ \"theta\": \"rope_theta\" }",

@@ -1,5 +1,6 @@
 //! The structure of the sources: who may import whom, how long a file may be.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::kit::root;
@@ -193,6 +194,129 @@ fn a_file_holds_one_idea() {
         .map(|(path, text)| format!("{}: {} lines", path.display(), length(&text)))
         .collect();
     assert!(long.is_empty(), "{long:#?}");
+}
+
+/// Circles of files that are still there, by one file of each.
+const CIRCLES: &[&str] = &["exec::publish::work", "format::hdf5::read", "mapping::read"];
+
+/// Returns the paths that a `use` tree names, such as `a::{b, c::d}`.
+fn expanded(tree: &str, prefix: &[String], found: &mut Vec<Vec<String>>) {
+    let tree = tree.trim();
+    let (path, group) = match tree.split_once('{') {
+        Some((path, rest)) => (path, rest.strip_suffix('}')),
+        None => (tree.split(" as ").next().unwrap_or_default(), None),
+    };
+    let parts = path.split("::").map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned);
+    let path: Vec<String> = prefix.iter().cloned().chain(parts).collect();
+    let Some(group) = group else { return found.push(path) };
+    let (mut depth, mut from) = (0_i32, 0);
+    for (at, c) in group.char_indices().chain([(group.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                if !group[from..at].trim().is_empty() {
+                    expanded(&group[from..at], &path, found);
+                }
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns all paths that a source names: in `use`, and in its code.
+fn paths(code: &str) -> Vec<Vec<String>> {
+    let (mut found, mut rest) = (Vec::new(), String::new());
+    let mut statements = code.split("use ");
+    rest.push_str(statements.next().unwrap_or_default());
+    for statement in statements {
+        // Every other mention of the word is part of a name or a text.
+        match statement.split_once(';') {
+            Some((tree, behind)) if !tree.contains(['(', '"', '=']) => {
+                expanded(&tree.replace('\n', " "), &[], &mut found);
+                rest.push_str(behind);
+            }
+            _ => rest.push_str(statement),
+        }
+    }
+    let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let inline = rest.split(|c: char| !is_path(c)).filter(|word| word.contains("::"));
+    found.extend(inline.map(|word| word.split("::").map(str::to_owned).collect()));
+    found
+}
+
+/// The files of the sources by their module paths, and which of them each names. A file and what lies in its folder
+/// may name each other.
+fn edges() -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
+    let module = |path: &Path| -> Vec<String> {
+        let path = path.strip_prefix("src").unwrap_or(path).with_extension("");
+        let parts = path.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
+        parts.filter(|part| part != "mod").collect()
+    };
+    let files: BTreeMap<Vec<String>, String> =
+        all_sources().into_iter().map(|(path, text)| (module(&path), code(&text))).collect();
+    let resolve = |from: &Vec<String>, path: &[String]| -> Option<Vec<String>> {
+        let mut base = match path.first()?.as_str() {
+            "crate" | "qkvconv" => Vec::new(),
+            "self" | "super" => from.clone(),
+            child => {
+                let child: Vec<String> = from.iter().cloned().chain([child.to_owned()]).collect();
+                files.contains_key(&child).then_some(())?;
+                from.clone()
+            }
+        };
+        let rooted = ["crate", "qkvconv", "self", "super"];
+        for part in path {
+            match part.as_str() {
+                "super" => drop(base.pop()),
+                part if rooted.contains(&part) => {}
+                part => base.push(part.to_owned()),
+            }
+        }
+        while !base.is_empty() && !files.contains_key(&base) {
+            base.pop();
+        }
+        (!base.is_empty()).then_some(base)
+    };
+    let related = |one: &Vec<String>, other: &Vec<String>| one.starts_with(other) || other.starts_with(one);
+    let named = |from: &Vec<String>, code: &String| {
+        paths(code).iter().filter_map(|path| resolve(from, path)).filter(|to| !related(from, to)).collect()
+    };
+    files.iter().map(|(from, code)| (from.clone(), named(from, code))).collect()
+}
+
+#[test]
+fn files_name_each_other_one_way() {
+    let edges = edges();
+    // What a file reaches; one that reaches itself is in a circle.
+    let reached = |from: &Vec<String>| {
+        let (mut found, mut open) = (BTreeSet::new(), vec![from]);
+        while let Some(next) = open.pop() {
+            open.extend(edges.get(next).into_iter().flatten().filter(|to| found.insert((*to).clone())));
+        }
+        found
+    };
+    let reached: BTreeMap<&Vec<String>, BTreeSet<Vec<String>>> =
+        edges.keys().map(|from| (from, reached(from))).collect();
+    let circle = |from: &Vec<String>| -> BTreeSet<String> {
+        let back = |to: &&Vec<String>| reached.get(*to).is_some_and(|all| all.contains(from));
+        reached[from].iter().filter(back).map(|to| to.join("::")).collect()
+    };
+    let circles: BTreeSet<BTreeSet<String>> =
+        edges.keys().map(circle).filter(|circle| !circle.is_empty()).collect();
+    let is_known = |circle: &&BTreeSet<String>| CIRCLES.iter().any(|known| circle.contains(*known));
+    let (known, new): (Vec<_>, Vec<_>) = circles.iter().partition(is_known);
+    assert!(new.is_empty(), "{new:#?}");
+    assert_eq!(known.len(), CIRCLES.len(), "take out of CIRCLES what is none any more: {known:#?}");
+}
+
+#[test]
+fn paths_are_found_in_use_and_in_code() {
+    let mut found = paths("use a::{b, c::{d, e as f}};\nfn g() { h::i(); }");
+    found.sort();
+    let texts: Vec<String> = found.iter().map(|path| path.join("::")).collect();
+    assert_eq!(texts, ["a::b", "a::c::d", "a::c::e", "h::i"]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::shards::names_in;
+use super::listing::names_in;
 use super::store::OpenFile;
 use super::{OpenOptions, shown};
 use crate::diag::{Diagnostic, Errors};

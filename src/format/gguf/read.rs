@@ -8,8 +8,8 @@ use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
 use crate::format::facts;
+use crate::format::member::{Membership, Split};
 use crate::format::part::Part;
-use crate::format::pieces::{Membership, Split};
 use crate::format::store::{OpenFile, Spool, copy_swapped};
 use crate::format::{Format, OpenOptions};
 

@@ -7,7 +7,7 @@ use super::{header, types};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
 use crate::format::layout::{FileLayout, OutputTensor};
-use crate::format::pieces::Split;
+use crate::format::member::Split;
 use crate::format::store::OpenFile;
 
 /// The metadata key of this program's own record.

@@ -8,7 +8,7 @@ use hdf5_pure::{Source, Superblock};
 
 use super::DEEPEST;
 use super::region::Structures;
-use super::walk::said;
+use super::said;
 
 /// A link that is no object of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]

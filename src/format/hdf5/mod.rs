@@ -79,3 +79,8 @@ const DTYPE: &str = "dtype";
 fn numbered(name: &str, number: usize) -> String {
     format!("{name}{number}")
 }
+
+/// Returns an error of the crate in words that fit a message.
+fn said(error: &hdf5_pure::Error) -> String {
+    crate::format::shown(&error.to_string())
+}

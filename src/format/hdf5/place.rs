@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hdf5_pure::{ChunkIndex, Dataset, Layout};
 
 use super::region::Region;
-use super::walk::said;
+use super::said;
 use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
 use crate::format::shown;

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use hdf5_pure::{AttrValue, Dataset, Error, Group};
+use hdf5_pure::{AttrValue, Dataset, Group};
 
 use super::dtype::{Elements, elements, named};
 use super::place::{Place, place};
 use super::region::Region;
-use super::{DEEPEST, DTYPE, LAYER_NAMES, WEIGHT_NAMES, numbered};
+use super::{DEEPEST, DTYPE, LAYER_NAMES, WEIGHT_NAMES, numbered, said};
 use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
 use crate::format::OpenOptions;
@@ -82,11 +82,6 @@ pub(super) fn walk(
         sort(leaves.get_mut(*start..).unwrap_or_default(), path, names);
     }
     Ok(leaves)
-}
-
-/// Returns an error of the crate in words that fit a message.
-pub(super) fn said(error: &Error) -> String {
-    crate::format::shown(&error.to_string())
 }
 
 /// Returns the names of a group's layers or weights in order, where its attributes tell.

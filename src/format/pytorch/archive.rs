@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use super::MOST_PICKLE;
 use super::input::{Input, Memory};
-use super::legacy::MOST_PICKLE;
 use super::pickle;
 use super::place::{DAMAGED, Place, Storages};
-use super::rebuild::StorageId;
+use super::storage::StorageId;
 use super::value::{Heap, Value};
 use crate::diag::{Diagnostic, Errors};
 use crate::format::shown;

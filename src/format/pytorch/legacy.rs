@@ -7,10 +7,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::MOST_PICKLE;
 use super::input::Input;
 use super::pickle;
 use super::place::{DAMAGED, Place, Storages};
-use super::rebuild::{StorageId, storage_id};
+use super::rebuild::storage_id;
+use super::storage::StorageId;
 use super::value::{Heap, Node, Value};
 use crate::diag::Diagnostic;
 use crate::format::shown;
@@ -24,10 +26,6 @@ const VERSION: i64 = 1001;
 
 /// The bytes within which the pickle of the magic number ends, in every protocol.
 const MAGIC_END: u64 = 64;
-
-/// The most bytes that the pickles together may have. They may hold the elements of NumPy arrays, which are passed over; the
-/// number of instructions and the memory that values take are bounded by themselves.
-pub(super) const MOST_PICKLE: u64 = 64 << 30;
 
 /// Where each storage begins, and its bytes.
 type Places = HashMap<String, (u64, u64)>;

@@ -14,6 +14,7 @@ mod overlap;
 mod pickle;
 mod place;
 mod rebuild;
+mod storage;
 mod unsafe_names;
 mod value;
 mod walk;
@@ -49,6 +50,10 @@ pub(super) const SPEC: Spec = Spec {
     write: Some(|contents, out| write::lay_out(contents.tensors, contents.sizes, contents.metadata, out)),
     find: None,
 };
+
+/// The most bytes that the pickles together may have. They may hold the elements of NumPy arrays, which are passed over; the
+/// number of instructions and the memory that values take are bounded by themselves.
+const MOST_PICKLE: u64 = 64 << 30;
 
 /// Stands for the store of NumPy arrays until it is known which it is.
 const ARRAYS: usize = usize::MAX;

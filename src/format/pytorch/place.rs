@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::rebuild::{Raw, StorageId};
+use super::storage::{Raw, StorageId};
 use crate::catalog::TensorMeta;
 use crate::diag::Diagnostic;
 use crate::format::shown;

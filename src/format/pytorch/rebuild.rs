@@ -4,41 +4,14 @@
 //! (what the persistent ids say).
 
 use super::array::{self, Array};
-use super::element::{self, Element};
+use super::element;
+use super::storage::{Raw, StorageId};
 use super::value::{Heap, Node, Object, Value};
 use crate::diag::Diagnostic;
 use crate::format::shown;
 
 /// How often a tensor may be wrapped: in a parameter, in a subclass.
 const MOST_WRAPPERS: usize = 16;
-
-/// A storage, as a persistent id names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct StorageId {
-    /// Its name.
-    pub(super) key: String,
-    /// The type of its elements.
-    pub(super) element: Element,
-    /// How many of them it has.
-    pub(super) count: u64,
-    /// The part of it that is meant, where not all of it: the first element and their number.
-    pub(super) view: Option<(u64, u64)>,
-}
-
-/// A tensor, as the pickle describes it: nothing of it was checked against anything.
-#[derive(Clone, Debug)]
-pub(super) struct Raw {
-    /// Where its elements lie.
-    pub(super) storage: StorageId,
-    /// The type of its elements.
-    pub(super) element: Element,
-    /// Its first element, counted in elements of its own type.
-    pub(super) offset: u64,
-    /// Its shape.
-    pub(super) shape: Vec<u64>,
-    /// The distance between neighbours along each dimension, in elements.
-    pub(super) strides: Vec<u64>,
-}
 
 /// A tensor as the pickle describes it.
 #[derive(Clone, Debug)]

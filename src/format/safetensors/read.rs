@@ -7,8 +7,8 @@ use super::header::{self, LIMIT};
 use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::format::facts;
+use crate::format::member::Membership;
 use crate::format::part::Part;
-use crate::format::pieces::Membership;
 use crate::format::store::{OpenFile, Store};
 use crate::format::{Format, io_error};
 

@@ -1,6 +1,18 @@
-//! The closed sets of texts in a mapping file's fields, but for those of `forward`: [`super::fields_forward`] has these.
+//! The closed sets of texts in a mapping file's fields.
 
-use super::fields::{Choice, choice};
+/// One text of a closed set.
+#[derive(Debug)]
+pub(super) struct Choice {
+    /// The text.
+    pub(super) name: &'static str,
+    /// What it means.
+    pub(super) about: &'static str,
+}
+
+/// Makes a text of a closed set.
+pub(super) const fn choice(name: &'static str, about: &'static str) -> Choice {
+    Choice { name, about }
+}
 
 /// What happens to tensors that no rule matches.
 pub(super) const UNMAPPED: &[Choice] = &[
@@ -65,4 +77,53 @@ pub(super) const VALUES: &[Choice] = &[
         "longrope short factors",
         "The list `short_factor`, where the config's rotary scaling is of type longrope.",
     ),
+];
+
+/// How scores are rotated by position.
+pub(super) const ROTARY: &[Choice] = &[
+    choice("none", "The module rotates nothing itself."),
+    choice("half", "Elements i and i + n/2 of a head are a pair."),
+    choice("interleaved", "Elements 2i and 2i + 1 of a head are a pair."),
+];
+
+/// What keys and values are computed from.
+pub(super) const ATTENDS: &[Choice] = &[
+    choice("self", "Keys and values read the same input as the queries."),
+    choice("cross", "Keys and values read another input than the queries."),
+];
+
+/// What a norm divides by.
+pub(super) const NORM_KIND: &[Choice] = &[
+    choice("root mean square", "The root of the mean square."),
+    choice("layer", "The standard deviation, after the mean is subtracted."),
+    choice("length", "The length of the vector; there is no weight."),
+];
+
+/// What one vector of a norm is.
+pub(super) const NORM_OVER: &[Choice] = &[
+    choice("head", "Each head is a vector of its own."),
+    choice("all heads", "All heads of a token are one vector."),
+];
+
+/// Ways to apply a weight, beside the einsums.
+pub(super) const APPLY: &[Choice] = &[
+    choice("linear", "x Wᵀ + b, the weight is [out, in]."),
+    choice("dense", "x W + b, the weight is [in, out]."),
+    choice("convolution", "As linear, with axes of size 1 behind."),
+];
+
+/// Ways to cut a fused result, beside `per N`.
+pub(super) const CUT: &[Choice] = &[
+    choice("blocks", "All of one part, then all of the next."),
+    choice("per head", "Viewed as heads; each head is cut in its parts."),
+    choice("per group", "Viewed as key/value heads; each is cut in its query heads, its key and its value."),
+];
+
+/// The axes that the reference attention computes with.
+pub(super) const MODULE_AXES: &[Choice] = &[
+    choice("h", "Query heads."),
+    choice("g", "Key/value heads."),
+    choice("d", "Head size of q and k."),
+    choice("dv", "Head size of v."),
+    choice("f", "Rotary frequencies."),
 ];
