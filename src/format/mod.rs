@@ -24,6 +24,7 @@ mod gguf;
 mod hdf5;
 mod json;
 mod msgpack;
+pub(crate) mod names;
 mod numpy;
 pub mod output;
 mod part;

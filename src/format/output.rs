@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
 
+use super::names::{index_name, shard_name, single_name};
 use super::pieces::Split;
-use super::shards::{index_bytes, index_name, name_problem, shard_name, single_name};
+use super::shards::{index_bytes, name_problem};
 use super::{Format, gguf, hdf5, msgpack, numpy, pytorch, safetensors, shown};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;

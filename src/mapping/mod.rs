@@ -15,6 +15,8 @@ pub mod forward;
 mod inherit;
 mod json;
 pub mod key;
+mod key_file;
+mod key_parse;
 pub mod names;
 mod pattern;
 pub mod print;
