@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::names::{index_name, is_index};
 use super::pieces::one_of_each_set;
-use super::shards::{self, index_name, is_index};
+use super::shards;
 use super::sniff::{self, Content};
 use super::store::OpenFile;
 use super::{FileSet, Format, OpenOptions, foreign, io_error, shown};

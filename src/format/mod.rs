@@ -27,6 +27,7 @@ mod layout;
 mod listing;
 mod member;
 mod msgpack;
+pub(crate) mod names;
 mod numpy;
 pub mod output;
 mod part;

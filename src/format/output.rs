@@ -8,7 +8,8 @@ use indexmap::IndexMap;
 
 use super::layout::{FileContents, FileLayout, no_json};
 use super::member::Split;
-use super::shards::{index_bytes, index_name, name_problem, shard_name};
+use super::names::{index_name, shard_name};
+use super::shards::{index_bytes, name_problem};
 use super::spec::Shards;
 use super::{Format, numpy, shown};
 use crate::diag::{Collector, Diagnostic, Errors};

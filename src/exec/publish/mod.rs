@@ -27,11 +27,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::diag::{Collector, Diagnostic, Errors};
-use crate::format::Format;
 use crate::format::output::{Companion, Content, OutputFile, OutputLayout};
 use crate::positioned::{Handle, read_exact_at, write_all_at};
 use crate::shown::{escaped, is_unshowable};
 
+mod destination;
 mod exchange;
 mod guard;
 mod in_place;
@@ -43,6 +43,7 @@ mod room;
 mod system;
 mod work;
 
+pub use destination::{Destination, PublishOptions};
 pub use guard::{Existing, Guard, Pending};
 use kept::Whole;
 pub use kept::{Fingerprint, Kept};
@@ -54,60 +55,6 @@ use system::{
     sync_folder,
 };
 use work::{Leave, Work};
-
-/// Where the output goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Destination {
-    /// One file of that path.
-    File(PathBuf),
-    /// A folder, which is made where it is missing; its parent must exist.
-    Folder(PathBuf),
-}
-
-impl Destination {
-    /// Tells what the user means: a path that ends as the files of a format do and is no folder is a file, any other a
-    /// folder.
-    pub fn resolve(dst: &Path) -> Destination {
-        let ends_in_separator =
-            dst.as_os_str().as_encoded_bytes().last().is_some_and(|&b| b == b'/' || b == b'\\');
-        if Format::of_ending(dst).is_some() && !dst.is_dir() && !ends_in_separator {
-            Destination::File(dst.to_owned())
-        } else {
-            Destination::Folder(dst.to_owned())
-        }
-    }
-
-    /// Returns the path that the user named.
-    pub fn path(&self) -> &Path {
-        match self {
-            Destination::File(path) | Destination::Folder(path) => path,
-        }
-    }
-}
-
-/// How to publish.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PublishOptions {
-    /// Whether to replace what is there (`--force`).
-    pub force: bool,
-    /// Whether to wait until the files are on the disk, so that they survive a power failure.
-    pub sync: bool,
-}
-
-impl PublishOptions {
-    /// Sets whether to replace what is there.
-    pub fn force(mut self, force: bool) -> PublishOptions {
-        self.force = force;
-        self
-    }
-
-    /// Sets whether to wait until the files are on the disk.
-    pub fn sync(mut self, sync: bool) -> PublishOptions {
-        self.sync = sync;
-        self
-    }
-}
 
 /// A file in the making.
 #[derive(Debug)]

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use super::system::{is_same, is_there};
 use super::{Destination, Place, Staging, nested};
 use crate::diag::{Collector, Diagnostic, Errors};
+use crate::format::names::index_name;
 use crate::format::output::OutputLayout;
 use crate::format::pieces::is_shard_of;
-use crate::format::shards::{index_name, named_shards};
+use crate::format::shards::named_shards;
 use crate::format::{Format, shown};
 
 impl Staging {

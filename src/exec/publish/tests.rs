@@ -1,6 +1,7 @@
 //! Publishing by hand, without a conversion.
 
 use super::*;
+use crate::format::Format;
 use crate::format::output::OutputIndex;
 
 const FORCE: PublishOptions = PublishOptions { force: true, sync: true };

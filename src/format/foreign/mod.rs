@@ -2,6 +2,7 @@
 //!
 //! [`table`] lists the kinds; a new one is one entry there. What can be looked at of a file is in [`sample`].
 
+mod looks;
 mod sample;
 mod table;
 #[cfg(test)]
