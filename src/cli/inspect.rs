@@ -414,6 +414,9 @@ impl Look<'_> {
             }),
             "kinds": self.kinds().iter().map(kind_json).collect::<Vec<_>>(),
             "unexplained": self.unexplained(),
+            "unread": self.catalog.unread.iter().map(|(name, reason)| {
+                json!({ "name": name, "code": reason.code, "message": reason.message })
+            }).collect::<Vec<_>>(),
             "tied": self.ties(),
         })
     }

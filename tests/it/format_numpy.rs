@@ -50,6 +50,20 @@ fn bfloat16_and_float8_are_named_by_the_user() {
 }
 
 #[test]
+fn what_cannot_be_read_is_listed_for_programs_too() {
+    let found = Folder::new().run(&["inspect", "--json", fixture("half.npz").to_str().expect("UTF-8")]).ok();
+    let found: serde_json::Value = serde_json::from_str(&found.stdout).expect("JSON");
+    let names: Vec<&str> = found["unread"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|entry| entry["name"].as_str())
+        .collect();
+    assert_eq!(names, ["w", "columns", "scale"]);
+    assert_eq!(found["unread"][0]["code"], "format/opaque-dtype");
+}
+
+#[test]
 fn what_is_no_tensor_is_told_and_objects_are_refused() {
     let options = OpenOptions::default();
     assert_holds(&fixture("mixed.npz"), &options, &fixture("mixed.expected.safetensors"));
