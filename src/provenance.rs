@@ -52,12 +52,14 @@ pub struct Document {
     is_config: bool,
     /// Whether it is a file of its own.
     is_file: bool,
+    /// Where that file lies, where it was read from one.
+    path: Option<PathBuf>,
 }
 
 impl Document {
     /// Makes the document of a config.
     pub fn config(name: &str, value: Value) -> Document {
-        Document { name: name.to_owned(), value, is_config: true, is_file: true }
+        Document { name: name.to_owned(), value, is_config: true, is_file: true, path: None }
     }
 
     /// Makes the document of what a checkpoint's file holds beside tensors.
@@ -71,7 +73,7 @@ impl Document {
         };
         let is_config =
             entries.is_some_and(|all| all.contains_key(ARCHITECTURE) || all.values().any(settings));
-        Document { name: name.to_owned(), value: value.clone(), is_config, is_file: false }
+        Document { name: name.to_owned(), value: value.clone(), is_config, is_file: false, path: None }
     }
 
     /// Reads a config file.
@@ -98,7 +100,7 @@ impl Document {
                 .help("correct it, or name another with --config")
         })?;
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-        Ok(Document::config(&name, value))
+        Ok(Document { path: Some(path.to_owned()), ..Document::config(&name, value) })
     }
 
     /// Returns an entry that is there and not null; dots reach into nested objects.
@@ -109,6 +111,11 @@ impl Document {
     /// Returns the architecture that GGUF's metadata name.
     pub(crate) fn architecture(&self) -> Option<&str> {
         self.value.get(ARCHITECTURE)?.as_str()
+    }
+
+    /// Returns the file that it was read from.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
     /// Returns whether it is a file of its own beside the weights.

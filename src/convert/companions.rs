@@ -55,7 +55,8 @@ pub struct WrittenConfig {
     pub untold: Vec<String>,
 }
 
-/// Collects the files that go beside the output in a folder: those of the source folder, and the target's config.
+/// Collects the files that go beside the output in a folder: those of the source folder, or the config of a source that is
+/// one file, and the target's config.
 ///
 /// # Errors
 /// Returns what the system refuses.
@@ -71,7 +72,17 @@ pub(super) fn companions(
     let mut all = Companions::default();
     let mut found = Vec::new();
     if source.is_dir() {
-        found = carried(source, carry, &mut all.left)?;
+        found = carried(source, carry, &is_companion, &mut all.left)?;
+    } else if let Some(path) = config.and_then(Document::path).filter(|_| target.has_config_file()) {
+        // Of what lies beside a file that is named alone, its config describes it; the rest may be another model's.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let is_it = |name: &str| path.file_name().is_some_and(|own| own == name);
+        found = carried(folder, carry, &is_it, &mut all.left)?;
+        // One that the caller has named may have any name; the target's framework looks for its own.
+        if provenance.is_named() {
+            found.iter_mut().for_each(|(name, _)| target.config_file().clone_into(name));
+        }
     }
     if let Some(document) = facts.document()
         && target.has_config_file()
@@ -79,14 +90,15 @@ pub(super) fn companions(
         && config.is_none_or(|config| !serves(selection, bound, config))
     {
         let (text, written) = Config { selection, bound, facts, document, catalog }.write();
-        found.retain(|(name, _)| *name != written.name && *name != document.name);
+        found.retain(|(name, _)| source.is_dir() && *name != written.name && *name != document.name);
         all.files.push(Companion { name: written.name.clone(), content: Content::Bytes(text) });
         all.config = Some(written);
     }
     let other = selection.source().name != selection.target().name;
-    if let Some(config) = config
-        .filter(|config| other && all.config.is_none() && found.iter().any(|(name, _)| *name == config.name))
-    {
+    let goes = |config: &Document| {
+        found.iter().any(|(name, _)| *name == config.name || name == target.config_file())
+    };
+    if let Some(config) = config.filter(|config| other && all.config.is_none() && goes(config)) {
         all.model_type = config.get("model_type").and_then(Value::as_str).map(str::to_owned);
     }
     for (name, path) in found {
@@ -97,10 +109,11 @@ pub(super) fn companions(
     Ok(all)
 }
 
-/// Returns the names of a folder's files that are carried over, sorted, and where they lie without links.
+/// Returns the names of a folder's files that are wanted and carried over, sorted, and where they lie without links.
 fn carried(
     folder: &Path,
     carry: Carry,
+    wanted: &dyn Fn(&str) -> bool,
     left: &mut Vec<Diagnostic>,
 ) -> Result<Vec<(String, PathBuf)>, Errors> {
     let fail = |error| Errors::from(io_error(folder, "list the folder", &error));
@@ -111,7 +124,7 @@ fn carried(
     for entry in std::fs::read_dir(folder).map_err(fail)? {
         let entry = entry.map_err(fail)?;
         let name = entry.file_name();
-        if !is_companion(&name.to_string_lossy()) {
+        if !wanted(&name.to_string_lossy()) {
             continue;
         }
         let path = entry.path();

@@ -144,11 +144,8 @@ impl Route<'_> {
         }
         // A part that is tied to another where the source lacks it.
         for (param, places) in held.iter().filter(|(param, _)| comes(param) && rule.needed.is_some()) {
-            let tied = self.mapping.params.get(*param).and_then(|param| param.tied.as_ref());
-            for (place, tied) in places.iter().zip(tied.into_iter().cycle()) {
-                let to = self.name(rule, place);
-                lines
-                    .push(format!("{tied} → {to} where the source has no {param} and this is needed{notes}"));
+            for place in places {
+                self.tied(rule, param, place, lines);
             }
         }
         for place in places(&rule.expr, None) {
@@ -156,6 +153,32 @@ impl Route<'_> {
         }
         if held.iter().any(|(_, places)| places.iter().any(|place| place.is_diagonal())) {
             lines.push(format!("zeros → the rest of {}{notes}", rule.template));
+        }
+    }
+
+    /// Tells of which tensors a target tensor is a copy where the source lacks its own parameter.
+    fn tied(&self, rule: &Rule, param: &str, to: &Place, lines: &mut Vec<String>) {
+        let Some(tied) = self.mapping.params.get(param).and_then(|param| param.tied.as_deref()) else {
+            return;
+        };
+        let holders = self.source.rules.iter().filter(|source| !exclude_each_other(&source.when, &rule.when));
+        for source in holders {
+            for from in places(&source.expr, Some(tied)) {
+                let order = Order {
+                    mapping: self.mapping,
+                    param: tied,
+                    source: Side { layout: self.source, template: &source.template, place: &from },
+                    target: Side { layout: self.target, template: &rule.template, place: to },
+                };
+                lines.push(format!(
+                    "{} → {}, {}, where the source has no {param} and this is needed{}{}",
+                    self.name(source, &from),
+                    self.name(rule, to),
+                    order.words(),
+                    self.values(source, rule),
+                    condition(&rule.when)
+                ));
+            }
         }
     }
 

@@ -85,16 +85,19 @@ pub fn build(bound: &Bound, catalog: &Catalog, options: &BindOptions) -> Result<
         plan.unused.push(Unused { source: dropped.tensor, region, reason: dropped.reason.text() });
     }
     for &instance in &bound.unplaced {
-        for place in &places[instance] {
+        // What repeats it is accounted for already, as equal to it; all of it must be zeros.
+        for place in &unique[instance] {
             let source = bound.sources[place.source].tensor;
-            let region = region_of(place.block);
-            let reason = "zeros that the target leaves out";
-            plan.unused.push(Unused { source, region: region.clone(), reason });
+            let region = region_of(&Block { repeats: Vec::new(), ..place.block.clone() });
+            plan.unused.push(Unused { source, region, reason: "zeros that the target leaves out" });
+        }
+        for place in &places[instance] {
+            let source = &bound.sources[place.source];
             plan.requirements.push(Requirement {
-                check: Check::Zero { source, region },
+                check: Check::Zero { source: source.tensor, region: region_of(place.block) },
                 meaning: "the target layout has no tensor for this parameter, which must be zeros to be left out",
                 help: "choose a target layout that has it".into(),
-                rule: Some(bound.sources[place.source].rule.clone()),
+                rule: Some(source.rule.clone()),
             });
         }
     }

@@ -149,6 +149,38 @@ fn a_built_in_layout_has_its_frameworks_config() {
     assert_eq!(read(&folder.join("back/config.json"))["num_key_value_heads"], theirs["n_kv_heads"]);
 }
 
+/// A file that is named alone has its config beside it; what else lies there may be another model's.
+#[test]
+fn the_config_of_a_file_that_is_named_alone_goes_along() {
+    let folder = source(&config());
+    let file = "src/model.safetensors";
+    let run = folder.run(&["--mapping", "family.json", "--from", "ours", "--to", "same", file, "out"]).ok();
+    assert_eq!(names(&folder.join("out")), ["config.json", "model.safetensors"]);
+    let read = |path: &str| std::fs::read(folder.join(path)).expect("readable");
+    assert_eq!(read("out/config.json"), read("src/config.json"));
+    assert!(run.stderr.contains("carried over unchanged: config.json"), "{}", run.stderr);
+    assert!(run.stderr.contains("config.json still says that it is a `ours`"), "{}", run.stderr);
+
+    // A config that the caller names gets the name that the target's framework looks for, and is the one that counts.
+    folder.put("mine.json", json!({ "kind": "ours", "heads": 6, "width": 20, "twice": 12 }).to_string());
+    let named = ["--mapping", "family.json", "--from", "ours", "--to", "same", "--config", "mine.json"];
+    folder.run(&[&named[..], &[file, "mine"]].concat()).ok();
+    assert_eq!(names(&folder.join("mine")), ["config.json", "model.safetensors"]);
+    assert_eq!(read("mine/config.json"), read("mine.json"));
+
+    // One that does not serve the target is written in its words, and no copy of the first stands beside it.
+    folder.run(&["--mapping", "family.json", "--from", "ours", "--to", "theirs", file, "theirs"]).ok();
+    assert_eq!(names(&folder.join("theirs")), ["model.safetensors", "params.json"]);
+
+    // Without a config nothing goes along, and a file as output has nothing beside it.
+    folder.run(&["--mapping", "family.json", "--from", "ours", "--to", "same", file, "x.safetensors"]).ok();
+    assert!(!folder.names().contains(&"config.json".to_owned()));
+    std::fs::remove_file(folder.join("src/config.json")).expect("removes");
+    let bare = ["--axis", "h=3", "--allow", "missing-config", file, "bare"];
+    folder.run(&[&SAME[..], &bare].concat()).ok();
+    assert_eq!(names(&folder.join("bare")), ["model.safetensors"]);
+}
+
 const SAME: [&str; 6] = ["--mapping", "family.json", "--from", "ours", "--to", "same"];
 
 #[cfg(unix)]

@@ -161,6 +161,34 @@ fn the_way_back_demands_that_the_two_are_equal() {
     folder.convert("llama/litgpt", "llama/hf-base", &[]).fails(&["lm_head.weight", "differ"]);
 }
 
+/// Zeros that the source repeats for every query head of a group are left out once, and only where all are zeros.
+#[test]
+fn repeated_zeros_are_left_out() {
+    let folder = folder(&llama(), &json!({ "tie_word_embeddings": true }));
+    folder.convert("llama/hf", "llama/transformer-lens-mha", &[]).ok();
+    let mut tensors = read(&folder.join("out.safetensors"));
+    std::fs::remove_file(folder.join("out.safetensors")).expect("was there");
+    let groups = ["--axis", "g=2"];
+    let bias = "blocks.0.attn.b_K".to_owned();
+    assert_eq!(tensors[&bias], Tensor::f32(&[HEADS, HEAD], (0..HEADS * HEAD).map(|_| 0.0)));
+    folder.tensors("in.safetensors", &tensors);
+    folder.convert("llama/transformer-lens-mha", "llama/hf", &groups).ok();
+    let mut back = read(&folder.join("out.safetensors"));
+    std::fs::remove_file(folder.join("out.safetensors")).expect("was there");
+    assert_eq!(back.remove("lm_head.weight"), Some(llama()["model.embed_tokens.weight"].clone()));
+    assert_eq!(back, llama());
+
+    // A value in the copy of the last head alone, and the same in all copies of a group.
+    let faults = [(5, "copies of one parameter inside a tensor differ"), (3, "must be zeros")];
+    for (first, wanted) in faults {
+        let value = |at: u64| if at / HEAD >= first && at % HEAD == 7 { 0.5 } else { 0.0 };
+        tensors.insert(bias.clone(), Tensor::f32(&[HEADS, HEAD], (0..HEADS * HEAD).map(value)));
+        folder.tensors("in.safetensors", &tensors);
+        let run = folder.convert("llama/transformer-lens-mha", "llama/hf", &groups);
+        run.fails(&["blocks.0.attn.b_K", wanted]);
+    }
+}
+
 fn needing(rule: Value) -> (Value, Value, Value) {
     (
         json!({ "l": "layers", "d": "rows", "e": "width" }),
