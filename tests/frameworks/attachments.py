@@ -17,6 +17,10 @@ REASONS = [
     (r"(q|k|query|key)_?(layer_?)?norm(alization)?\.(weight|bias|scale)$|q_a_norm|k_a_norm|norm\.(query|key)_norm",
      "a norm over the elements of each head, whose order the target changes"),
     (r"(q|k|query|key)_(scale|norm)$", "a scale of the elements of each head, whose order the target changes"),
+    (r"\.(weight_integer|bias_integer|fc_scaling_factor)$", "the same weight in integers, and their scale, which are not converted with it"),
+    (r"per_dim_scale$|self_attn\.scaling$", "a scale of the elements of each head, whose order the target changes"),
+    (r"\.bias_[uv]$", "a bias of the queries' elements, whose order the target changes"),
+    (r"gru_rel_pos_linear\.(weight|bias)$|emb_rel_[kv]$", "it is multiplied with the elements of a head, whose order the target changes"),
     (r"rel_pos_[hw]$", "a table along the elements of a head, whose order the target changes"),
     (r"\.(q|k|v|qkv|query|key|value)_?(proj)?_?bias$|in_proj_bias$|out_proj\.bias$|dense_bias$", "a bias of a converted projection for which the layout has no rule"),
 ]

@@ -50,8 +50,10 @@ def models(kind):
                 if sum(value.numel() for value in model.parameters()) < 4_000_000 and shape not in seen:
                     seen.add(shape)
                     with torch.no_grad():
+                        # A table that is not trained (sinusoids) keeps the class's own values.
                         for value in model.parameters():
-                            value.copy_(torch.randn_like(value) * 0.1)
+                            if value.requires_grad:
+                                value.copy_(torch.randn_like(value) * 0.1)
                     model.tie_weights()
                     yield cls, flags, model
                 break
@@ -108,8 +110,9 @@ def main(qkvconv, wanted):
                             wrong.append(f"{title}: {base} -> {layout} -> {base}: {type(error).__name__} {str(error)[:200]}")
                             continue
                         values = again.state_dict()
-                        # A buffer that the class computes itself is no part of the weights.
+                        # A buffer or a table that the class computes itself is no part of the weights; its values are compared all the same.
                         made = {name for name, value in again.named_buffers() if torch.equal(value, values.get(name, value))}
+                        made |= {name for name, value in model.named_parameters() if not value.requires_grad}
                         # Nor are zeros that it does not read: biases that another layout demands.
                         with safe_open(f"{work}/out/model.safetensors", "pt") as file:
                             made |= {name for name in info["unexpected_keys"] if name in file.keys() and not file.get_tensor(name).any()}
