@@ -10,6 +10,9 @@ use crate::notation::{Dim, DimKind, Label, Term};
 /// Values by axis name.
 pub(crate) type Values = BTreeMap<String, u64>;
 
+/// What was found for axes so far: one that stands in many definitions, each inside another, is looked at once.
+type Memo<T> = BTreeMap<String, T>;
+
 /// One side of a conversion, as the mapping file says it.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
@@ -231,8 +234,9 @@ impl<'a> Reader<'a> {
             self.take_apart(axis, *value, sizes, &mut known);
         }
         let axes = &self.mapping.params.get(param)?.axes;
+        let mut memo = Memo::new();
         axes.iter()
-            .map(|axis| Some((axis.clone(), self.compose(axis, &known, sizes)?.unwrap_or(0))))
+            .map(|axis| Some((axis.clone(), self.compose(axis, &known, sizes, &mut memo)?.unwrap_or(0))))
             .collect()
     }
 
@@ -251,18 +255,36 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns an axis's canonical value from what is known; `Some(None)` where nothing of it is.
-    fn compose(&self, axis: &str, known: &Values, sizes: &AxisSizes) -> Option<Option<u64>> {
+    fn compose(
+        &self,
+        axis: &str,
+        known: &Values,
+        sizes: &AxisSizes,
+        memo: &mut Memo<Option<Option<u64>>>,
+    ) -> Option<Option<u64>> {
         if let Some(value) = known.get(axis) {
             return Some(Some(*value));
         }
+        if let Some(value) = memo.get(axis) {
+            return *value;
+        }
+        let value = self.compose_anew(axis, known, sizes, memo);
+        memo.insert(axis.to_owned(), value);
+        value
+    }
+
+    fn compose_anew(
+        &self,
+        axis: &str,
+        known: &Values,
+        sizes: &AxisSizes,
+        memo: &mut Memo<Option<Option<u64>>>,
+    ) -> Option<Option<u64>> {
         let Some(terms) = self.canonical(axis) else { return Some(None) };
         let mut start = 0;
         for term in terms {
-            let some = axes_of(std::slice::from_ref(term))
-                .iter()
-                .any(|inner| matches!(self.compose(inner, known, sizes), Some(Some(_))));
-            if some {
-                return Some(Some(start + self.compose_term(term, known, sizes)?));
+            if self.composes_some(term, known, sizes, memo) {
+                return Some(Some(start + self.compose_term(term, known, sizes, memo)?));
             }
             start += match definition_length(std::slice::from_ref(term), sizes) {
                 Some(length) => length,
@@ -272,22 +294,42 @@ impl<'a> Reader<'a> {
         Some(None)
     }
 
-    fn compose_term(&self, term: &Term, known: &Values, sizes: &AxisSizes) -> Option<u64> {
+    fn composes_some(
+        &self,
+        term: &Term,
+        known: &Values,
+        sizes: &AxisSizes,
+        memo: &mut Memo<Option<Option<u64>>>,
+    ) -> bool {
+        axes_of(std::slice::from_ref(term))
+            .iter()
+            .any(|inner| matches!(self.compose(inner, known, sizes, memo), Some(Some(_))))
+    }
+
+    fn compose_term(
+        &self,
+        term: &Term,
+        known: &Values,
+        sizes: &AxisSizes,
+        memo: &mut Memo<Option<Option<u64>>>,
+    ) -> Option<u64> {
         let mut value = 0;
         for dim in &term.dims {
             let (length, index) = match &dim.kind {
                 DimKind::Size(1) => continue,
-                DimKind::Size(size) => (*size, self.compose(&size.to_string(), known, sizes)?.unwrap_or(0)),
-                DimKind::Axis(name) => (*sizes.get(name)?, self.compose(name, known, sizes)?.unwrap_or(0)),
+                DimKind::Size(size) => {
+                    (*size, self.compose(&size.to_string(), known, sizes, memo)?.unwrap_or(0))
+                }
+                DimKind::Axis(name) => {
+                    (*sizes.get(name)?, self.compose(name, known, sizes, memo)?.unwrap_or(0))
+                }
                 DimKind::Sum(terms) => {
                     let length = definition_length(terms, sizes)?;
                     let mut start = 0;
                     let mut index = 0;
                     for term in terms {
-                        let axes = axes_of(std::slice::from_ref(term));
-                        if axes.iter().any(|inner| matches!(self.compose(inner, known, sizes), Some(Some(_))))
-                        {
-                            index = start + self.compose_term(term, known, sizes)?;
+                        if self.composes_some(term, known, sizes, memo) {
+                            index = start + self.compose_term(term, known, sizes, memo)?;
                         }
                         start += definition_length(std::slice::from_ref(term), sizes)?;
                     }
@@ -306,7 +348,7 @@ impl<'a> Reader<'a> {
         for (axis, value) in declared {
             self.take_apart_canonically(axis, *value, sizes, &mut known);
         }
-        self.restate(axis, &known, sizes)
+        self.restate(axis, &known, sizes, &mut Memo::new())
     }
 
     fn take_apart_canonically(&self, axis: &str, value: u64, sizes: &AxisSizes, known: &mut Values) {
@@ -319,47 +361,68 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn restate(&self, axis: &str, known: &Values, sizes: &AxisSizes) -> Option<u64> {
-        if !self.restates(axis)
-            && let Some(value) = known.get(axis)
-        {
-            return Some(*value);
+    fn restate(
+        &self,
+        axis: &str,
+        known: &Values,
+        sizes: &AxisSizes,
+        memo: &mut Memo<Option<u64>>,
+    ) -> Option<u64> {
+        if let Some(value) = memo.get(axis) {
+            return *value;
         }
+        let value = match known.get(axis) {
+            Some(value) if !self.restates(axis) => Some(*value),
+            _ => self.restate_anew(axis, known, sizes, memo),
+        };
+        memo.insert(axis.to_owned(), value);
+        value
+    }
+
+    fn restate_anew(
+        &self,
+        axis: &str,
+        known: &Values,
+        sizes: &AxisSizes,
+        memo: &mut Memo<Option<u64>>,
+    ) -> Option<u64> {
         let terms = self.stored(axis)?;
-        let all = |term: &Term| {
-            axes_of(std::slice::from_ref(term))
-                .iter()
-                .all(|inner| self.restate(inner, known, sizes).is_some())
-        };
-        let some = |term: &Term| {
-            axes_of(std::slice::from_ref(term))
-                .iter()
-                .any(|inner| self.restate(inner, known, sizes).is_some())
-        };
         let mut start = 0;
         for term in terms {
-            if all(term) || (terms.len() == 1 && some(term)) {
-                return Some(start + self.restate_term(term, known, sizes)?);
+            let axes = axes_of(std::slice::from_ref(term));
+            let told = axes.iter().filter(|inner| self.restate(inner, known, sizes, memo).is_some()).count();
+            if told == axes.len() || (terms.len() == 1 && told > 0) {
+                return Some(start + self.restate_term(term, known, sizes, memo)?);
             }
             start += definition_length(std::slice::from_ref(term), sizes)?;
         }
         None
     }
 
-    fn restate_term(&self, term: &Term, known: &Values, sizes: &AxisSizes) -> Option<u64> {
+    fn restate_term(
+        &self,
+        term: &Term,
+        known: &Values,
+        sizes: &AxisSizes,
+        memo: &mut Memo<Option<u64>>,
+    ) -> Option<u64> {
         let mut value = 0;
         for dim in &term.dims {
             let (length, index) = match &dim.kind {
                 DimKind::Size(1) => continue,
-                DimKind::Size(size) => (*size, self.restate(&size.to_string(), known, sizes).unwrap_or(0)),
-                DimKind::Axis(name) => (*sizes.get(name)?, self.restate(name, known, sizes).unwrap_or(0)),
+                DimKind::Size(size) => {
+                    (*size, self.restate(&size.to_string(), known, sizes, memo).unwrap_or(0))
+                }
+                DimKind::Axis(name) => {
+                    (*sizes.get(name)?, self.restate(name, known, sizes, memo).unwrap_or(0))
+                }
                 DimKind::Sum(terms) => {
                     let mut start = 0;
                     let mut index = 0;
                     for term in terms {
                         let axes = axes_of(std::slice::from_ref(term));
-                        if axes.iter().all(|inner| self.restate(inner, known, sizes).is_some()) {
-                            index = start + self.restate_term(term, known, sizes)?;
+                        if axes.iter().all(|inner| self.restate(inner, known, sizes, memo).is_some()) {
+                            index = start + self.restate_term(term, known, sizes, memo)?;
                         }
                         start += definition_length(std::slice::from_ref(term), sizes)?;
                     }

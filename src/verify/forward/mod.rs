@@ -7,6 +7,7 @@
 mod cut;
 mod module;
 mod norm;
+mod pool;
 mod weights;
 
 use std::io;
@@ -153,6 +154,7 @@ pub fn compare_module(
     sizes: &AxisSizes,
     seed: u64,
 ) -> Result<Differences, ForwardError> {
+    pool::ensure();
     let a = Module { forward: source.forward, weights: source.weights, captures, sizes };
     let b = Module { forward: target.forward, weights: target.weights, captures, sizes };
     let widths = a.widths()?;
