@@ -277,10 +277,17 @@ pub(super) fn matches(pieces: &[Piece], text: &str, captures: Captures) -> Optio
             };
             match rest.split_first() {
                 Some((Piece::Literal(literal), tail)) => {
-                    let from_the_end = text.rmatch_indices(literal.as_str());
+                    // Where no path follows, what follows is short, and long names have many other places.
+                    let longest = longest(tail).unwrap_or(usize::MAX);
+                    let mut first = text.len().saturating_sub(longest.saturating_add(literal.len()));
+                    while !text.is_char_boundary(first) {
+                        first -= 1;
+                    }
+                    let from_the_end = text[first..].rmatch_indices(literal.as_str());
                     from_the_end
-                        .filter(|(at, _)| *at > 0)
-                        .find_map(|(at, _)| try_path(&text[..at], tail, &text[at + literal.len()..]))
+                        .map(|(at, _)| first + at)
+                        .filter(|at| *at > 0)
+                        .find_map(|at| try_path(&text[..at], tail, &text[at + literal.len()..]))
                         .or_else(|| {
                             // The empty path swallows its separator.
                             let literal = literal.strip_prefix(*separator)?;
@@ -291,6 +298,17 @@ pub(super) fn matches(pieces: &[Piece], text: &str, captures: Captures) -> Optio
             }
         }
     }
+}
+
+/// Returns the most bytes of a text that the pieces match; `None` where a path among them takes any number.
+fn longest(pieces: &[Piece]) -> Option<usize> {
+    /// The digits of the largest number of 64 bits, which no width exceeds, and `_` before it.
+    const NUMBER: usize = 21;
+    pieces.iter().try_fold(0_usize, |sum, piece| match piece {
+        Piece::Literal(text) => Some(sum.saturating_add(text.len())),
+        Piece::Axis { .. } | Piece::Count { .. } => Some(sum.saturating_add(NUMBER)),
+        Piece::Path { .. } => None,
+    })
 }
 
 /// Takes the number that a text begins with; returns it, and what stands behind it.
