@@ -111,6 +111,7 @@ pub mod recognise;
 pub mod report;
 pub mod shown;
 pub mod span;
+mod text;
 pub mod verify;
 
 pub use bind::{Allow, BindOptions, Bound, Modules, Tied};

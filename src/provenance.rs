@@ -22,11 +22,13 @@ use serde_json::Value;
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::mapping::{Condition, Layout};
+use crate::text::{self, Unread};
 
 /// The config files of frameworks that are looked for beside every checkpoint.
 const USUAL: [&str; 2] = ["config.json", "params.json"];
 
-/// The largest config that is read, in bytes; a config of a model of thousands of layers has less than one megabyte.
+/// The largest config that is read if nothing else is said, in bytes; a config of a model of thousands of layers has less
+/// than one megabyte.
 const LARGEST: u64 = 64 << 20;
 
 /// The part of a config that is the config itself, among the parts that a layout reads.
@@ -76,24 +78,30 @@ impl Document {
         Document { name: name.to_owned(), value: value.clone(), is_config, is_file: false, path: None }
     }
 
-    /// Reads a config file.
+    /// Reads a config file of at most so many bytes, 64 MiB if nothing is said (`--max-config-size`).
     ///
     /// # Errors
     /// Returns a file that cannot be read, is too large, or is not JSON.
-    pub fn read(path: &Path) -> Result<Document, Diagnostic> {
-        let failed = |error: std::io::Error| {
-            Diagnostic::error("config/read", format!("cannot read the config: {error}"))
+    pub fn read(path: &Path, largest: Option<u64>) -> Result<Document, Diagnostic> {
+        let largest = largest.unwrap_or(LARGEST);
+        let text = text::read(path, largest).map_err(|unread| match unread {
+            Unread::Io(error) => Diagnostic::error("config/read", format!("cannot read the config: {error}"))
                 .file(path)
-                .help("name another with --config")
-        };
-        let size = std::fs::metadata(path).map_err(failed)?.len();
-        if size > LARGEST {
-            let error = Diagnostic::error("config/read", "the config is larger than any config of a model");
-            let error = error.file(path).expected(format!("at most {LARGEST} bytes")).found(size.to_string());
-            return Err(error.help("name another with --config"));
-        }
-        let text = std::fs::read_to_string(path).map_err(failed)?;
-        let value = serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(|error| {
+                .help("name another with --config"),
+            Unread::TooLarge(size) => {
+                let option = size.map_or("`--max-config-size` raises the limit".to_owned(), |size| {
+                    format!("`--max-config-size {size}` reads this one")
+                });
+                let found =
+                    size.map_or("more, without an end so far".to_owned(), |size| format!("{size} bytes"));
+                Diagnostic::error("config/read", "the config is larger than any config of a model")
+                    .file(path)
+                    .expected(format!("at most {largest} bytes"))
+                    .found(found)
+                    .help(format!("name another with --config; {option}"))
+            }
+        })?;
+        let value = serde_json::from_str(&text).map_err(|error| {
             Diagnostic::error("config/json", "the config is not JSON")
                 .file(path)
                 .found(error.to_string())
@@ -149,7 +157,7 @@ impl From<Document> for Provenance {
 
 impl Provenance {
     /// Reads the config that the caller names, or those beside the checkpoint: the usual ones, and those of the other
-    /// names.
+    /// names; each of at most so many bytes, as [`Document::read`] takes it.
     ///
     /// # Errors
     /// Returns every file that cannot be read or is not JSON.
@@ -157,11 +165,12 @@ impl Provenance {
         source: &Path,
         named: Option<&Path>,
         names: impl IntoIterator<Item = &'n str>,
+        largest: Option<u64>,
     ) -> Result<Provenance, Errors> {
         let mut errors = Collector::default();
         let mut provenance = Provenance::default();
         for path in Provenance::files(source, named, names) {
-            match Document::read(&path) {
+            match Document::read(&path, largest) {
                 Ok(document) if named.is_some() => provenance.named = Some(document),
                 Ok(document) => provenance.beside.push(document),
                 Err(error) => errors.push(error),

@@ -5,6 +5,11 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::text::{self, Unread};
+
+/// The largest text that is read, in bytes; the largest mapping files have some hundred thousand.
+const LARGEST: u64 = 64 << 20;
+
 /// A text that diagnostics point into: a mapping file or a command-line argument.
 #[derive(PartialEq, Eq)]
 pub struct Source {
@@ -18,12 +23,15 @@ impl Source {
     /// Reads a text file; the byte order mark that some editors put before a text is no part of it.
     ///
     /// # Errors
-    /// Returns what the system reports, and [`io::ErrorKind::InvalidData`] for what is not UTF-8.
+    /// Returns what the system reports, and [`io::ErrorKind::InvalidData`] for what is not UTF-8 or has more than 64 MiB.
     pub fn read(path: &Path) -> io::Result<Arc<Source>> {
-        let mut text = std::fs::read_to_string(path)?;
-        if text.starts_with('\u{feff}') {
-            text.drain(..'\u{feff}'.len_utf8());
-        }
+        let text = text::read(path, LARGEST).map_err(|unread| match unread {
+            Unread::Io(error) => error,
+            Unread::TooLarge(_) => {
+                let message = format!("it has more than {LARGEST} bytes, the most of a mapping file");
+                io::Error::new(io::ErrorKind::InvalidData, message)
+            }
+        })?;
         Ok(Arc::new(Source { name: path.display().to_string(), text }))
     }
 }

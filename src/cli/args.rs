@@ -103,6 +103,15 @@ pub(super) struct OpenArgs {
     /// What raw bytes without a type are, as NumPy stores bfloat16 (`|V2`); one for each width. Example: --void-as bf16
     #[arg(long, value_name = "TYPE", help_heading = "Source")]
     pub(super) void_as: Vec<VoidType>,
+
+    /// The most bytes of a config that is read; without it 64MiB. Example: --max-config-size 1GB
+    #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Source")]
+    pub(super) max_config_size: Option<u64>,
+
+    /// The most memory that one compressed chunk of an HDF5 file may take; without it 256MiB and four times the file's
+    /// size. Example: --max-chunk-size 2GiB
+    #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Source")]
+    pub(super) max_chunk_size: Option<u64>,
 }
 
 /// What `--void-as` takes.
@@ -304,6 +313,8 @@ pub(super) enum Allowed {
     Bind(Allow),
     /// While opening.
     Open(OpenAllow),
+    /// An output that is larger than the room that the file system tells.
+    LowSpace,
 }
 
 /// What `--allow` takes where checkpoints are opened and nothing more.
@@ -318,10 +329,11 @@ pub(super) enum OpenAllow {
 impl ValueEnum for Allowed {
     fn value_variants<'a>() -> &'a [Allowed] {
         const OPEN: [OpenAllow; 2] = [OpenAllow::OutsideLink, OpenAllow::Incomplete];
-        const ALL: [Allowed; Allow::ALL.len() + OPEN.len()] = {
-            let mut all = [Allowed::Open(OpenAllow::OutsideLink); Allow::ALL.len() + OPEN.len()];
+        const COUNT: usize = Allow::ALL.len() + OPEN.len() + 1;
+        const ALL: [Allowed; COUNT] = {
+            let mut all = [Allowed::LowSpace; COUNT];
             let mut at = 0;
-            while at < all.len() {
+            while at + 1 < COUNT {
                 all[at] = if at < Allow::ALL.len() {
                     Allowed::Bind(Allow::ALL[at].0)
                 } else {
@@ -336,6 +348,7 @@ impl ValueEnum for Allowed {
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
         match self {
+            Allowed::LowSpace => Some(clap::builder::PossibleValue::new("low-space")),
             Allowed::Open(allow) => allow.to_possible_value(),
             Allowed::Bind(allow) => {
                 let (_, name) = Allow::ALL.iter().find(|(other, _)| other == allow)?;

@@ -18,7 +18,7 @@ use qkvconv::verify::forward::Differences;
 use qkvconv::verify::readback::ReadBack;
 
 use super::Exit;
-use super::args::{ConvertArgs, LayoutArgs, VerifyHow};
+use super::args::{Allowed, ConvertArgs, LayoutArgs, VerifyHow};
 use super::progress::{Bar, catch_interrupts};
 use super::source::{limits, resolve, select_layouts};
 use super::ui::Ui;
@@ -130,7 +130,10 @@ fn convert(
         // What is read back counts as much as what is written.
         let passes = if matches!(args.verify, VerifyHow::None) { 1 } else { 2 };
         let bar = Bar::new(passes * conversion.bytes(), ui.shows_progress());
-        let publish = PublishOptions::default().force(args.force).sync(args.sync);
+        let publish = PublishOptions::default()
+            .force(args.force)
+            .sync(args.sync)
+            .low_space(args.layouts.allow.contains(&Allowed::LowSpace));
         let done = conversion.run(destination, publish, args.verify.into(), &limits(&args.layouts), &bar);
         bar.finish();
         let done = done?;

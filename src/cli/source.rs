@@ -65,7 +65,7 @@ pub(super) fn resolve(args: &LayoutArgs) -> Result<ConvertOptions, Errors> {
     }
     let allow = args.allow.iter().filter_map(|allowed| match allowed {
         Allowed::Bind(allow) => Some(*allow),
-        Allowed::Open(_) => None,
+        Allowed::Open(_) | Allowed::LowSpace => None,
     });
     let bind = BindOptions::default()
         .axes(args.axes.clone())
@@ -79,7 +79,7 @@ pub(super) fn resolve(args: &LayoutArgs) -> Result<ConvertOptions, Errors> {
         .dtype(args.dtype.map(Into::into));
     let allowed = args.allow.iter().filter_map(|allowed| match allowed {
         Allowed::Open(allow) => Some(*allow),
-        Allowed::Bind(_) => None,
+        Allowed::Bind(_) | Allowed::LowSpace => None,
     });
     let open = open_options(&args.open, &allowed.collect::<Vec<_>>());
     let options = ConvertOptions::default()
@@ -98,6 +98,8 @@ pub(super) fn open_options(args: &OpenArgs, allow: &[OpenAllow]) -> OpenOptions 
         .root(args.root.clone())
         .void_as(args.void_as.iter().copied().map(Into::into))
         .allow_incomplete(allow.contains(&OpenAllow::Incomplete))
+        .max_config(args.max_config_size)
+        .max_chunk(args.max_chunk_size)
 }
 
 pub(super) fn globs(option: &str, patterns: &[String], errors: &mut Collector) -> Option<GlobSet> {

@@ -462,7 +462,7 @@ impl ConvertOptions {
     ) -> Result<Provenance, Errors> {
         let mut provenance = match &self.bind.provenance {
             given if given.is_named() => given.clone(),
-            _ => Provenance::read(source, self.config.as_deref(), config_files)?,
+            _ => Provenance::read(source, self.config.as_deref(), config_files, self.open.max_config)?,
         };
         provenance.add_inside(catalog);
         Ok(provenance)

@@ -60,6 +60,8 @@ pub struct Verification<'a> {
     pub config: Option<PathBuf>,
     /// What the caller named.
     path: PathBuf,
+    /// The most bytes of that config.
+    max_config: Option<u64>,
 }
 
 impl std::fmt::Debug for Verification<'_> {
@@ -95,7 +97,8 @@ impl<'a> Verification<'a> {
             agrees.map_err(|errors| errors.in_file("identity/", target))?;
         }
         let config = config_path(selection.target(), target);
-        Ok(Verification { conversion, target: reader, config, path: target.to_owned() })
+        let (path, max_config) = (target.to_owned(), open.max_config);
+        Ok(Verification { conversion, target: reader, config, path, max_config })
     }
 
     /// Reads every element back, computes the attention modules from both files, and holds the config beside the target
@@ -112,7 +115,7 @@ impl<'a> Verification<'a> {
 
     fn config_differences(&self) -> Result<Vec<Diagnostic>, Errors> {
         let Some(path) = &self.config else { return Ok(Vec::new()) };
-        let beside = Provenance::read(&self.path, Some(path), [])?;
+        let beside = Provenance::read(&self.path, Some(path), [], self.max_config)?;
         let bound = &self.conversion.bound;
         let target = bound.target_layout.as_ref().unwrap_or(self.conversion.selection.target());
         Ok(config_differences(target, bound, &beside, path))

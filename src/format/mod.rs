@@ -87,6 +87,11 @@ pub struct OpenOptions {
     pub void_as: Vec<Dtype>,
     /// Whether a file that is a part of a checkpoint is read without the others (`--allow incomplete`).
     pub allow_incomplete: bool,
+    /// The most bytes of a config beside the checkpoint; `None` for 64 MiB (`--max-config-size`).
+    pub max_config: Option<u64>,
+    /// The most bytes of memory for one compressed chunk; `None` for 256 MiB and four times the file's size
+    /// (`--max-chunk-size`).
+    pub max_chunk: Option<u64>,
 }
 
 impl OpenOptions {
@@ -111,6 +116,18 @@ impl OpenOptions {
     /// Sets whether a part of a checkpoint is read without the others (`--allow incomplete`).
     pub fn allow_incomplete(mut self, allow: bool) -> OpenOptions {
         self.allow_incomplete = allow;
+        self
+    }
+
+    /// Sets the most bytes of a config beside the checkpoint (`--max-config-size`).
+    pub fn max_config(mut self, bytes: impl Into<Option<u64>>) -> OpenOptions {
+        self.max_config = bytes.into();
+        self
+    }
+
+    /// Sets the most bytes of memory for one compressed chunk (`--max-chunk-size`).
+    pub fn max_chunk(mut self, bytes: impl Into<Option<u64>>) -> OpenOptions {
+        self.max_chunk = bytes.into();
         self
     }
 }

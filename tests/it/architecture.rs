@@ -7,7 +7,8 @@ use crate::kit::root;
 
 /// Who may import what, by the first component behind `crate::`.
 const IMPORTS: &[(&str, &[&str])] = &[
-    ("span", &[]),
+    ("text", &[]),
+    ("span", &["text"]),
     ("dtype", &[]),
     ("fold", &[]),
     ("shown", &[]),
@@ -16,7 +17,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("catalog", &["dtype", "diag"]),
     ("notation", &["span", "diag"]),
     ("mapping", &["notation", "span", "diag"]),
-    ("provenance", &["catalog", "diag", "mapping"]),
+    ("provenance", &["catalog", "diag", "mapping", "text"]),
     ("bind", &["mapping", "notation", "catalog", "dtype", "span", "diag", "fold", "provenance"]),
     ("plan", &["bind", "catalog", "dtype", "span", "diag", "fold"]),
     ("positioned", &[]),

@@ -59,7 +59,7 @@ type Place<'a> = (&'a Path, Option<&'a str>);
 
 fn side((path, root): Place<'_>, layout: &str) -> Side {
     let open = OpenOptions::default().root(root.map(str::to_owned));
-    let provenance = Provenance::read(path, None, []).expect("configs");
+    let provenance = Provenance::read(path, None, [], None).expect("configs");
     let config = provenance.within(None, &[]).config().cloned();
     Side { path: path.to_owned(), open, config, layout: layout.to_owned() }
 }

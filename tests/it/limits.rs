@@ -4,10 +4,10 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::kit::{Folder, Run, Tensor, Tensors, mapping, read_folder, write_raw};
+use crate::kit::{Folder, Run, Tensor, Tensors, mapping, read, read_folder, root, write_raw, xorshift};
 
 /// Runs the binary under a limit of the shell's, such as `ulimit -n 64`.
-fn limited(folder: &Folder, limit: &str, args: &[&str]) -> Run {
+pub(crate) fn limited(folder: &Folder, limit: &str, args: &[&str]) -> Run {
     let output = Command::new("sh")
         .current_dir(folder.path())
         .args(["-c", &format!("{limit} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_qkvconv")])
@@ -20,7 +20,7 @@ fn limited(folder: &Folder, limit: &str, args: &[&str]) -> Run {
 }
 
 /// One tensor of each layer, which the second layout stores transposed.
-fn transposing() -> String {
+pub(crate) fn transposing() -> String {
     mapping(
         "x",
         json!({ "l": "layers", "e": "width", "f": "height" }),
@@ -31,7 +31,7 @@ fn transposing() -> String {
 
 #[test]
 fn hundreds_of_shards_and_of_files_beside_them_need_few_open_files() {
-    const COUNT: usize = 150;
+    const COUNT: usize = 300;
     let folder = Folder::new();
     folder.put("x.json", transposing());
     std::fs::create_dir(folder.join("in")).expect("a folder");
@@ -91,7 +91,13 @@ fn an_output_that_does_not_fit_is_told_before_it_is_written() {
         if force {
             args.push("--force");
         }
-        folder.run(&args).fails(&["error[publish/space]", "bytes free", "another disk"]);
+        // A file system that does not tell its room, or tells more, is not filled.
+        let run = limited(&folder, "ulimit -f 2048", &args);
+        if !run.stderr.contains("File too large") {
+            run.fails(&["error[publish/space]", "bytes free", "another disk", "--allow low-space"]);
+        }
+        args.extend(["--allow", "low-space"]);
+        limited(&folder, "ulimit -f 2048", &args).fails(&["File too large"]);
         assert_eq!(folder.names(), ["in.safetensors", "x.json"]);
     }
 }
@@ -167,4 +173,207 @@ fn a_name_of_a_hundred_thousand_segments_is_refused_at_once() {
         &["--mapping", "x.json", "--from", "x/s", "--to", "x/t", "in.safetensors", "out.safetensors"],
     );
     assert_eq!(run.code, 1, "{}", run.stderr);
+}
+
+/// Layers of one tensor of two elements each, more than 16 bits count.
+#[test]
+fn more_tensors_than_sixteen_bits_count_are_written_and_read() {
+    const COUNT: usize = 66_000;
+    let folder = Folder::new();
+    folder.put("x.json", transposing());
+    let tensor = |number: usize| Tensor::f32(&[1, 2], [number as f32, 0.5]);
+    let tensors: Tensors = (0..COUNT).map(|number| (format!("s.{number}"), tensor(number))).collect();
+    folder.tensors("in.safetensors", &tensors);
+    for name in ["out.pt", "out.npz", "out.msgpack"] {
+        let there = ["--mapping", "x.json", "--from", "x/s", "--to", "x/t", "in.safetensors", name];
+        folder.run(&there).ok();
+        let back =
+            ["--mapping", "x.json", "--from", "x/t", "--to", "x/s", name, "back.safetensors", "--force"];
+        folder.run(&[&back[..], &["--verify", "none"]].concat()).ok();
+        assert!(read(&folder.join("back.safetensors")) == tensors, "{name}");
+    }
+}
+
+#[test]
+fn a_config_without_end_is_read_up_to_a_limit() {
+    if cfg!(not(target_os = "linux")) {
+        return;
+    }
+    let folder = Folder::new();
+    folder.put("x.json", transposing());
+    folder.tensors("in.safetensors", &[("s.0".to_owned(), Tensor::index(&[2, 3], 1))].into());
+    let large = std::fs::File::create(folder.join("large.json")).expect("a file");
+    large.set_len(3 << 30).expect("a hole");
+    let padded = format!("{{ {} }}", " ".repeat(70 << 20));
+    folder.put("padded.json", &padded);
+    let convert = |config: &str, more: &[&str]| {
+        folder.convert("x/s", "x/t", &[&["--mapping", "x.json", "--config", config], more].concat())
+    };
+    for config in ["/dev/zero", "large.json", "padded.json"] {
+        let texts = ["error[config/read]", "at most 67108864 bytes", "--max-config-size"];
+        convert(config, &[]).fails(&texts);
+        folder.run(&["mapping", "show", "attention/separate", "--config", config]).fails(&texts);
+        convert(config, &["--max-config-size", "1KB"]).fails(&["at most 1000 bytes"]);
+    }
+    folder.run(&["mapping", "check", "/dev/zero"]).fails(&["the most of a mapping file"]);
+    convert("padded.json", &["--max-config-size", "100MB"]).ok();
+}
+
+#[test]
+fn a_chunk_larger_than_its_file_justifies_is_refused_with_the_limit() {
+    let source = root().join("tests/data/formats/hdf5/storage.h5");
+    let folder = Folder::new();
+    let inspect =
+        |limit: &str| folder.run(&["inspect", source.to_str().expect("UTF-8"), "--max-chunk-size", limit]);
+    let texts = ["error[format/chunk-size]", "at most 10 bytes", "--max-chunk-size 24"];
+    inspect("10").fails(&texts);
+    folder.run(&["inspect", source.to_str().expect("UTF-8")]).ok();
+    inspect("1GB").ok();
+}
+
+/// Names of the same hash under rustc-hash 2 (rust-lang/rustc-hash, `src/lib.rs`, `hash_bytes`), whose seeds everybody
+/// knows: what is mixed with 0 is 0, whatever it is.
+fn colliding(count: usize) -> Vec<String> {
+    const SEED: u64 = 0x243f_6a88_85a3_08d3;
+    const OTHER: u64 = 0xa409_3822_299f_31d0;
+    let mix = |a: u64, b: u64| {
+        let product = u128::from(a) * u128::from(b);
+        product as u64 ^ (product >> 64) as u64
+    };
+    let word = |text: &[u8]| u64::from_le_bytes(text.try_into().expect("eight bytes"));
+    let plain = |bytes: [u8; 8]| bytes.iter().all(u8::is_ascii_graphic).then_some(bytes);
+    let (first, third) = (0_u64..)
+        .find_map(|number| {
+            let first = format!("{number:016}");
+            let mixed = mix(SEED ^ word(&first.as_bytes()[..8]), OTHER ^ word(&first.as_bytes()[8..]));
+            Some((first, String::from_utf8(plain(mixed.to_le_bytes())?.to_vec()).expect("ASCII")))
+        })
+        .expect("one of some thousands");
+    (0..count).map(|number| format!("{first}{:016}{third}{number:08}{:016}.", 0, 0)).collect()
+}
+
+#[test]
+fn names_that_collide_under_a_known_hash_take_no_longer() {
+    const COUNT: usize = 20_000;
+    let time = |names: Vec<String>| {
+        let folder = Folder::new();
+        let header: serde_json::Map<String, Value> = names
+            .into_iter()
+            .map(|name| (name, json!({ "dtype": "F32", "shape": [0], "data_offsets": [0, 0] })))
+            .collect();
+        write_raw(&folder.join("in.safetensors"), &Value::Object(header).to_string(), &[]);
+        let start = std::time::Instant::now();
+        folder.run(&["diff", "in.safetensors", "in.safetensors"]).ok();
+        start.elapsed()
+    };
+    let plain = time((0..COUNT).map(|number| format!("{number:072}.")).collect());
+    let hostile = time(colliding(COUNT));
+    assert!(hostile < plain * 5 + std::time::Duration::from_secs(2), "{hostile:?} {plain:?}");
+}
+
+#[test]
+fn long_names_under_two_paths_take_no_square() {
+    let folder = Folder::new();
+    let templates = ["{*a}.x.{*b}.{l}", "{*a}.x.{*b}.w.{l:02}", "{*a}.x.{*b}.end"];
+    let rules: serde_json::Map<String, Value> =
+        templates.iter().map(|template| ((*template).to_owned(), "w: e f".into())).collect();
+    let long = vec!["x"; 100_000].join(".");
+    for name in [format!("{long}.a1"), format!("{long}.w.x1")] {
+        folder.tensors("in.safetensors", &[(name, Tensor::index(&[2, 3], 1))].into());
+        for (template, rule) in &rules {
+            let axes = json!({ "e": "width", "f": "height", "l": "layers" });
+            let param = if template.contains("{l") { "l e f" } else { "e f" };
+            let layouts =
+                json!({ "s": { "tensors": { template: rule } }, "t": { "tensors": { template: "w: f e" } } });
+            folder.put("x.json", mapping("x", axes, json!({ "w": param }), layouts));
+            let args =
+                ["--mapping", "x.json", "--from", "x/s", "--to", "x/t", "in.safetensors", "out.safetensors"];
+            // Each of the places where the first path can end with each where the second can: the run would not end.
+            let run = limited(&folder, "ulimit -t 60", &args);
+            assert!([0, 1].contains(&run.code), "{template}: {}", run.stderr);
+            let _ = std::fs::remove_file(folder.join("out.safetensors"));
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_interrupt_ends_a_run_that_does_not_end() {
+    use std::io::Read;
+    use std::time::{Duration, Instant};
+    let folder = Folder::new();
+    let tensors = |base: u64| -> Tensors {
+        let name = |number: u64| format!("{}.{number}", "long".repeat(30));
+        (0..5000).map(|number| (name(number), Tensor::index(&[1], base + number))).collect()
+    };
+    folder.tensors("a.safetensors", &tensors(0));
+    folder.tensors("b.safetensors", &tensors(1));
+    let mut child = Command::new(env!("CARGO_BIN_EXE_qkvconv"))
+        .current_dir(folder.path())
+        .args(["diff", "--all", "--json", "a.safetensors", "b.safetensors"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    // It says more than a pipe takes, and nobody reads it: it waits for ever.
+    let mut output = child.stdout.take().expect("a pipe");
+    output.read_exact(&mut [0]).expect("it begins");
+    let interrupt = || {
+        let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+    };
+    interrupt();
+    std::thread::sleep(Duration::from_millis(300));
+    interrupt();
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("is there") {
+            break status;
+        }
+        if start.elapsed() > Duration::from_secs(20) {
+            child.kill().expect("ends");
+            panic!("it goes on after the second interrupt");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(130));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn without_threads_to_be_had_attention_is_computed_on_the_one_there_is() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+    let folder = Folder::new();
+    let shape = [192, 192];
+    let names = ["q_proj", "k_proj", "v_proj", "out_proj"].map(|name| format!("l.0.attn.{name}.weight"));
+    let mut next = xorshift();
+    let tensors = names.map(|name| {
+        let values =
+            (0..192 * 192).map(|_| (next() >> 40) as f32 / (1 << 24) as f32 - 0.5).collect::<Vec<_>>();
+        (name, Tensor::f32(&shape, values))
+    });
+    folder.tensors("in.safetensors", &tensors.into());
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).expect("changes");
+    let mut command = Command::new("bash");
+    command
+        .current_dir(folder.path())
+        .args(["-c", "ulimit -u 1 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_qkvconv")])
+        .args(["--from", "attention/separate", "--to", "attention/per-head", "--axis", "h=12"])
+        .args(["in.safetensors", "out.safetensors"])
+        .env("RAYON_NUM_THREADS", "4")
+        .stdin(Stdio::null());
+    // Root may have any number of threads.
+    if std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
+        command.uid(65_533).gid(65_533);
+    }
+    let output = command.output().expect("a shell runs");
+    if matches!(output.status.code(), Some(126 | 127)) {
+        // That user may not run what was built.
+        return;
+    }
+    let code = output.status.code();
+    let run = Run::of(output, code).ok();
+    assert!(run.stderr.contains("computed: attention of 1 module"), "{}", run.stderr);
 }

@@ -42,6 +42,7 @@ mod results;
 mod roles;
 mod schema;
 mod sets;
+mod shapes;
 mod shares;
 mod show;
 mod stored;

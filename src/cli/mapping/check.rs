@@ -196,7 +196,8 @@ fn check_against(ui: &Ui, args: &CheckArgs, source: &Arc<Source>, checkpoint: &P
     let chosen = chosen(&mapping, args.layout.as_deref())?;
     let catalog = names_of(args, checkpoint)?;
     let config_files = chosen.iter().map(|layout| layout.config_file());
-    let mut provenance = Provenance::read(checkpoint, args.config.as_deref(), config_files)?;
+    let mut provenance =
+        Provenance::read(checkpoint, args.config.as_deref(), config_files, args.open.max_config_size)?;
     provenance.add_inside(&catalog);
     let mut coverages: Vec<Coverage> = Vec::new();
     for layout in chosen {

@@ -90,7 +90,7 @@ fn infer_from(ui: &Ui, args: &InferArgs) -> Result<Exit, Errors> {
         return Err(error.help("give --source-layout and --target-layout names that differ").into());
     }
     let side = |path: &Path, root: &Option<String>, named: &Option<PathBuf>, layout: &str| {
-        let provenance = Provenance::read(path, named.as_deref(), [])?;
+        let provenance = Provenance::read(path, named.as_deref(), [], args.open.max_config_size)?;
         Ok::<Side, Errors>(Side {
             path: path.to_owned(),
             open: open_options(&OpenArgs { root: root.clone(), ..args.open.clone() }, &args.allow),

@@ -13,7 +13,7 @@ use qkvconv::provenance::{Document, Provenance};
 use qkvconv::shown::escaped_lines;
 
 use crate::cli::Exit;
-use crate::cli::args::{MappingFiles, axis_size};
+use crate::cli::args::{MappingFiles, axis_size, byte_size};
 use crate::cli::source::read_mappings;
 use crate::cli::ui::Ui;
 
@@ -41,6 +41,10 @@ pub(in crate::cli) struct ShowArgs {
     /// A config of the (first) layout, for the sizes that it tells. Example: --config config.json
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+
+    /// The most bytes of a config that is read; without it 64MiB. Example: --max-config-size 1GB
+    #[arg(long, value_name = "SIZE", value_parser = byte_size)]
+    max_config_size: Option<u64>,
 
     #[command(flatten)]
     files: MappingFiles,
@@ -77,7 +81,7 @@ fn sizes(args: &ShowArgs, mapping: &Mapping, layouts: &[&Layout]) -> Result<Axis
         sizes.insert(axis.clone(), *size);
     }
     if let (Some(path), Some(layout)) = (&args.config, layouts.first()) {
-        match Document::read(path) {
+        match Document::read(path, args.max_config_size) {
             Ok(config) => of_config(layout, &Provenance::from(config).of(layout), &mut sizes),
             Err(error) => errors.push(error),
         }

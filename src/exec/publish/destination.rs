@@ -42,6 +42,8 @@ pub struct PublishOptions {
     pub force: bool,
     /// Whether to wait until the files are on the disk, so that they survive a power failure.
     pub sync: bool,
+    /// Whether to write also what is larger than the room that the file system tells (`--allow low-space`).
+    pub low_space: bool,
 }
 
 impl PublishOptions {
@@ -54,6 +56,12 @@ impl PublishOptions {
     /// Sets whether to wait until the files are on the disk.
     pub fn sync(mut self, sync: bool) -> PublishOptions {
         self.sync = sync;
+        self
+    }
+
+    /// Sets whether to write also what is larger than the room that the file system tells.
+    pub fn low_space(mut self, allow: bool) -> PublishOptions {
+        self.low_space = allow;
         self
     }
 }

@@ -148,8 +148,7 @@ impl Staging {
         let all = layout.files.iter().map(|file| &file.name);
         let mut all = all.chain(layout.companions.iter().map(|file| &file.name));
         all.try_for_each(|name| Path::new(name).iter().try_for_each(|part| check_name(Path::new(part))))?;
-        let (place, mut work) = open(destination)?;
-        let mut out = Collector::default();
+        let ((place, mut work), mut out) = (open(destination)?, Collector::default());
         let folder = match &place {
             Place::Folder(folder) => Some(folder.as_path()),
             Place::File | Place::New => None,
@@ -179,7 +178,7 @@ impl Staging {
             Some(fingerprint) => staging.refused = kept::begin(&staging.work, fingerprint)?,
             None => staging.work.begin_anew()?,
         }
-        system::check_space(&staging.work.new_folder(), destination.path(), staging.needed(layout))?;
+        staging.check_room(layout)?;
         for file in &layout.files {
             let staged = staging.stage(file)?;
             staging.files.push(staged);
@@ -420,10 +419,9 @@ fn open(destination: &Destination) -> Result<(Place, Work), Errors> {
         }
         Destination::Folder(path) => {
             if is_there(path) {
-                let diagnostic =
-                    Diagnostic::error("publish/not-a-folder", "it is there already and is not a folder");
+                let error = Diagnostic::error("publish/not-a-folder", "it is there already and is no folder");
                 let help = "name a folder, or a file that ends in `.safetensors`";
-                return Err(diagnostic.file(path).help(help).into());
+                return Err(error.file(path).help(help).into());
             }
             existing_folder(&parent(path))?;
             Ok((Place::New, Work::beside(path)?))

@@ -27,44 +27,6 @@ pub fn io_error(path: &Path, action: &str, error: &io::Error) -> Diagnostic {
     }
 }
 
-/// Makes sure that so many bytes fit into the file system of a folder, before any of them is written; `destination` is what
-/// the user knows of it.
-///
-/// Where the file system does not tell its room, or keeps less than it is given, the writes themselves will tell.
-pub(super) fn check_space(folder: &Path, destination: &Path, needed: u64) -> Result<(), Errors> {
-    match free_space(folder) {
-        Some(free) if needed > free => {
-            let message = "the output does not fit: the file system has not as much room";
-            Err(Diagnostic::error("publish/space", message)
-                .file(destination)
-                .expected(format!("{needed} bytes free, the size of the output"))
-                .found(format!("{free} bytes free"))
-                .help("free some space, or write to another disk")
-                .into())
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Returns how many bytes the user may write to the file system of a folder.
-#[cfg(target_os = "linux")]
-fn free_space(folder: &Path) -> Option<u64> {
-    /// File systems that may compress or share what is written (linux, `include/uapi/linux/magic.h`; openzfs/zfs,
-    /// `include/sys/zfs_vfsops_os.h`; koverstreet/bcachefs).
-    const SHRINK: [u64; 3] = [0x9123_683e, 0x2fc1_2fc1, 0xca45_1a4e];
-    let told = rustix::fs::statfs(folder).ok()?;
-    #[allow(clippy::unnecessary_cast, reason = "the types differ between processors")]
-    let (kind, block) = (told.f_type as u64 & 0xffff_ffff, u64::try_from(told.f_frsize).ok()?);
-    // One that has no blocks at all does not count them.
-    (told.f_blocks > 0 && block > 0 && !SHRINK.contains(&kind)).then(|| told.f_bavail.saturating_mul(block))
-}
-
-/// Returns how many bytes the user may write to the file system of a folder; the standard library cannot tell here.
-#[cfg(not(target_os = "linux"))]
-fn free_space(_folder: &Path) -> Option<u64> {
-    None
-}
-
 /// The folder in which Linux shows the open files of this process.
 const HANDLES: &str = "/proc/self/fd";
 

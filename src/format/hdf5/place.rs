@@ -22,6 +22,11 @@ const FREE: u64 = 1 << 28;
 /// How many bytes are decoded at a time, where the chunks allow it.
 const BLOCK: u64 = 1 << 22;
 
+/// The most memory that is taken for what must be decoded at once, where the caller does not say: as much as that, and so
+/// many times the file's size. Weights hardly shrink when they are compressed, so that a chunk of weights is not larger.
+const FREE_CHUNK: u64 = 1 << 28;
+const CHUNK_RATIO: u64 = 4;
+
 pub(super) const DAMAGED: &str = "the file is damaged or was not written whole; download or save it again";
 
 /// Where a dataset's bytes are.
@@ -58,6 +63,7 @@ pub(super) fn place(
     dtype: Dtype,
     shape: &[u64],
     region: &Arc<Region>,
+    max_chunk: Option<u64>,
 ) -> Result<Option<Place>, Box<Diagnostic>> {
     const ELSEWHERE: &str = "open it with h5py and save the arrays into one file";
     let layout = dataset.layout();
@@ -99,9 +105,12 @@ pub(super) fn place(
         Layout::Chunked { chunk_shape, index } => {
             // A chunk may reach beyond the dataset, and is decoded whole.
             let chunk = bytes_of(&chunk_shape, dtype).filter(|&bytes| bytes <= most);
-            chunk.ok_or_else(|| {
-                fail(format!("chunks of {chunk_shape:?} {dtype} are more than the file could hold"))
+            let chunk = chunk.ok_or_else(|| {
+                let message = format!("chunks of {chunk_shape:?} {dtype} are more than the file could hold");
+                let most = format!("at most {most} bytes for a file of {} bytes", region.length());
+                Box::new(fail(message).expected(most))
             })?;
+            at_once(chunk, &format!("a chunk of {chunk_shape:?} {dtype}"), region, max_chunk)?;
             chunked(&dataset, index, region)?;
             band = chunk_shape.first().copied().unwrap_or(1).max(1);
         }
@@ -118,7 +127,25 @@ pub(super) fn place(
             "{block_bytes} of its bytes belong together, more than the file could hold"
         )));
     }
+    if block_bytes > BLOCK {
+        at_once(block_bytes, &format!("a band of {block} of its rows"), region, max_chunk)?;
+    }
     Ok(Some(Place::Decoded(Box::new(dataset), block)))
+}
+
+/// Checks that so many bytes, which are decoded at once, may be in memory.
+fn at_once(bytes: u64, what: &str, region: &Region, max_chunk: Option<u64>) -> Result<(), Box<Diagnostic>> {
+    let own = || region.length().saturating_mul(CHUNK_RATIO).saturating_add(FREE_CHUNK);
+    let most = max_chunk.unwrap_or_else(own);
+    if bytes <= most {
+        return Ok(());
+    }
+    let message = "more of it is compressed together than may be in memory at once".to_owned();
+    let diagnostic = Diagnostic::error("format/chunk-size", message);
+    let diagnostic =
+        diagnostic.expected(format!("at most {most} bytes for a file of {} bytes", region.length()));
+    let help = format!("if you trust the file, `--max-chunk-size {bytes}` reads it with that much memory");
+    Err(Box::new(diagnostic.found(format!("{what}, {bytes} bytes")).help(help)))
 }
 
 /// Checks that the chunks of a dataset can be decoded and lie in the file.

@@ -143,7 +143,7 @@ fn describe(dataset: Dataset, region: &Arc<Region>, options: &OpenOptions) -> Co
             Err(diagnostic) => return Content::Tensor(Err(diagnostic)),
         },
     };
-    match place(dataset, dtype, &shape, region) {
+    match place(dataset, dtype, &shape, region, options.max_chunk) {
         Ok(Some(place)) => {
             Content::Tensor(Ok(Found { dtype, shape, swap, place, region: Arc::clone(region) }))
         }

@@ -16,7 +16,7 @@ use crate::format::{io_error, shown};
 /// The most bytes that the names on the way to all leaves may take; a deep tree repeats them.
 const LONGEST_NAMES: usize = 100_000_000;
 /// The most bytes of one name.
-const LONGEST_NAME: u64 = 65_535;
+pub(super) const LONGEST_NAME: u64 = 65_535;
 /// The most dimensions, NumPy's limit (numpy/numpy, `numpy/_core/include/numpy/ndarraytypes.h`, NPY_MAXDIMS).
 const MOST_DIMS: u64 = 64;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
 
+use super::walk::LONGEST_NAME;
 use super::{ARRAY, DEEPEST, types};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::format::layout::{FileLayout, OutputTensor};
@@ -18,7 +19,8 @@ enum Node<'a> {
 /// Lays out one file: names cut at `/` become nested maps, in the order in which they first appear.
 ///
 /// The format has no place for metadata. Refused are packed and quantised types, arrays of 4 GiB and more (an extension's
-/// length has 32 bits), names that are a tensor and a part of another tensor's name, and names of more than 128 parts.
+/// length has 32 bits), names that are a tensor and a part of another tensor's name, names of more than 128 parts, and parts of more than 65,535
+/// bytes.
 pub(in crate::format) fn lay_out(
     tensors: &[OutputTensor<'_>],
     sizes: &[u64],
@@ -59,6 +61,11 @@ fn insert<'a>(
     let names: Vec<&str> = tensor.key.split('/').collect();
     if names.len() > DEEPEST {
         let message = format!("its name has {} parts; at most {DEEPEST} maps are nested", names.len());
+        out.push(cannot(tensor, message, "choose a layout with shorter names"));
+        return;
+    }
+    if let Some(long) = names.iter().find(|name| name.len() as u64 > LONGEST_NAME) {
+        let message = format!("a part of its name has {} bytes; at most {LONGEST_NAME} are read", long.len());
         out.push(cannot(tensor, message, "choose a layout with shorter names"));
         return;
     }
