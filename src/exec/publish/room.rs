@@ -79,7 +79,7 @@ mod tests {
         let errors = check(Some(10), 11).expect_err("too large");
         let [error] = errors.diagnostics() else { panic!("{errors}") };
         assert_eq!((error.code, error.file.as_deref()), ("publish/space", Some(Path::new("out"))));
-        let text = error.to_string();
+        let text = format!("{error:?}");
         for part in ["11 bytes free", "10 bytes free", "--allow low-space"] {
             assert!(text.contains(part), "{text}");
         }

@@ -4,8 +4,8 @@ use super::*;
 use crate::format::Format;
 use crate::format::output::OutputIndex;
 
-const FORCE: PublishOptions = PublishOptions { force: true, sync: true };
-const PLAIN: PublishOptions = PublishOptions { force: false, sync: false };
+const FORCE: PublishOptions = PublishOptions { force: true, sync: true, low_space: false };
+const PLAIN: PublishOptions = PublishOptions { force: false, sync: false, low_space: false };
 const INDEX_NAME: &str = "model.safetensors.index.json";
 const SINGLE_NAME: &str = "model.safetensors";
 const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
