@@ -111,8 +111,24 @@ impl<'a> Pair<'a> {
         pair.params = vec![PreparedParam::default(); mapping.params.len()];
         pair.source_rules = source.rules.iter().map(|rule| pair.rule(&rule.template, &rule.expr)).collect();
         pair.target_rules = target.rules.iter().map(|rule| pair.rule(&rule.template, &rule.expr)).collect();
-        for param in 0..mapping.params.len() {
-            pair.prepare_param(param);
+        // Parameters that one side alone holds stand where those of both sides do, so these come first.
+        let all = 0..mapping.params.len();
+        let (both, others): (Vec<ParamId>, Vec<ParamId>) = all
+            .partition(|param| [source, target].iter().all(|layout| layout.holds(pair.param_name(*param))));
+        let nowhere = BTreeSet::new();
+        both.iter().for_each(|&param| pair.prepare_param(param, &nowhere));
+        let of_both = |instance: bool| -> BTreeSet<AxisId> {
+            let axes = both.iter().map(|&param| &pair.params[param]);
+            let axes = axes.map(|param| match instance {
+                true => param.instance_axes.clone(),
+                false => param.coordinates.concat(),
+            });
+            axes.flatten().collect()
+        };
+        let inside: BTreeSet<AxisId> = of_both(false).difference(&of_both(true)).copied().collect();
+        for param in others {
+            let is_new = !source.holds(pair.param_name(param));
+            pair.prepare_param(param, if is_new { &inside } else { &nowhere });
         }
         let mut rules = std::mem::take(&mut pair.source_rules);
         rules.iter_mut().for_each(|rule| pair.join_runs(rule));
@@ -327,7 +343,12 @@ impl<'a> Pair<'a> {
             .collect()
     }
 
-    fn prepare_param(&mut self, param: ParamId) {
+    fn param_name(&self, param: ParamId) -> &str {
+        self.mapping.params.get_index(param).map_or("", |(name, _)| name)
+    }
+
+    /// Prepares a parameter; along the axes that are `inside` what both sides hold no instances are told apart.
+    fn prepare_param(&mut self, param: ParamId, inside: &BTreeSet<AxisId>) {
         let axes: Vec<AxisId> =
             self.mapping.params[param].axes.iter().filter_map(|name| self.ids.get(name).copied()).collect();
         let rules = |rules: &[PreparedRule]| -> Vec<PreparedRule> {
@@ -341,6 +362,7 @@ impl<'a> Pair<'a> {
         let mut prepared = PreparedParam::default();
         for &axis in &axes {
             let instance = held
+                && !inside.contains(&axis)
                 && everywhere(&|side, rule| rule.key_axes.contains(&axis) && !self.is_restated(side, axis));
             if instance {
                 prepared.instance_axes.push(axis);
