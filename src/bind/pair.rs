@@ -111,24 +111,18 @@ impl<'a> Pair<'a> {
         pair.params = vec![PreparedParam::default(); mapping.params.len()];
         pair.source_rules = source.rules.iter().map(|rule| pair.rule(&rule.template, &rule.expr)).collect();
         pair.target_rules = target.rules.iter().map(|rule| pair.rule(&rule.template, &rule.expr)).collect();
-        // Parameters that one side alone holds stand where those of both sides do, so these come first.
-        let all = 0..mapping.params.len();
-        let (both, others): (Vec<ParamId>, Vec<ParamId>) = all
-            .partition(|param| [source, target].iter().all(|layout| layout.holds(pair.param_name(*param))));
-        let nowhere = BTreeSet::new();
-        both.iter().for_each(|&param| pair.prepare_param(param, &nowhere));
-        let of_both = |instance: bool| -> BTreeSet<AxisId> {
-            let axes = both.iter().map(|&param| &pair.params[param]);
-            let axes = axes.map(|param| match instance {
-                true => param.instance_axes.clone(),
-                false => param.coordinates.concat(),
-            });
-            axes.flatten().collect()
-        };
-        let inside: BTreeSet<AxisId> = of_both(false).difference(&of_both(true)).copied().collect();
+        // Parameters that the target alone holds stand where those of both sides do, so these come first.
+        let name = |param: ParamId| mapping.params.get_index(param).map_or("", |(name, _)| name);
+        let (both, others): (Vec<ParamId>, Vec<ParamId>) = (0..mapping.params.len())
+            .partition(|param| source.holds(name(*param)) && target.holds(name(*param)));
+        both.iter().for_each(|&param| pair.prepare_param(param, &BTreeSet::new()));
+        let of_both = both.iter().map(|&param| &pair.params[param]);
+        let mut inside: BTreeSet<AxisId> =
+            of_both.clone().flat_map(|param| param.coordinates.concat()).collect();
+        of_both.flat_map(|param| &param.instance_axes).for_each(|axis| drop(inside.remove(axis)));
         for param in others {
-            let is_new = !source.holds(pair.param_name(param));
-            pair.prepare_param(param, if is_new { &inside } else { &nowhere });
+            let none = BTreeSet::new();
+            pair.prepare_param(param, if source.holds(name(param)) { &none } else { &inside });
         }
         let mut rules = std::mem::take(&mut pair.source_rules);
         rules.iter_mut().for_each(|rule| pair.join_runs(rule));
@@ -341,10 +335,6 @@ impl<'a> Pair<'a> {
                 DimKind::Sum(terms) => Node::Sum(self.parts(terms)),
             })
             .collect()
-    }
-
-    fn param_name(&self, param: ParamId) -> &str {
-        self.mapping.params.get_index(param).map_or("", |(name, _)| name)
     }
 
     /// Prepares a parameter; along the axes that are `inside` what both sides hold no instances are told apart.

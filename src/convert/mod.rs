@@ -350,10 +350,9 @@ impl<'a> Conversion<'a> {
         sources.push(catalog.path.clone());
         sources.extend(self.inputs.iter().cloned());
         let fingerprint = self.resume.then(|| self.fingerprint());
-        let layout = self.selection.target();
-        let (depths, is_named) = (&layout.file_depths(), &|name: &str| layout.names_file(name));
-        let set = FileSet { depths, is_named };
-        let set = layout.is_file_set().then_some(&set);
+        let target = self.selection.target();
+        let set = FileSet { depths: &target.file_depths(), is_named: &|name: &str| target.names_file(name) };
+        let set = target.is_file_set().then_some(&set);
         let mut staging =
             Staging::create(destination, &self.layout, &sources, publish, fingerprint.as_ref(), set)?;
         let made = self.make(&mut staging, destination, verify, limits, progress);
