@@ -111,8 +111,18 @@ impl<'a> Pair<'a> {
         pair.params = vec![PreparedParam::default(); mapping.params.len()];
         pair.source_rules = source.rules.iter().map(|rule| pair.rule(&rule.template, &rule.expr)).collect();
         pair.target_rules = target.rules.iter().map(|rule| pair.rule(&rule.template, &rule.expr)).collect();
-        for param in 0..mapping.params.len() {
-            pair.prepare_param(param);
+        // Parameters that the target alone holds stand where those of both sides do, so these come first.
+        let name = |param: ParamId| mapping.params.get_index(param).map_or("", |(name, _)| name);
+        let (both, others): (Vec<ParamId>, Vec<ParamId>) = (0..mapping.params.len())
+            .partition(|param| source.holds(name(*param)) && target.holds(name(*param)));
+        both.iter().for_each(|&param| pair.prepare_param(param, &BTreeSet::new()));
+        let of_both = both.iter().map(|&param| &pair.params[param]);
+        let mut inside: BTreeSet<AxisId> =
+            of_both.clone().flat_map(|param| param.coordinates.concat()).collect();
+        of_both.flat_map(|param| &param.instance_axes).for_each(|axis| drop(inside.remove(axis)));
+        for param in others {
+            let none = BTreeSet::new();
+            pair.prepare_param(param, if source.holds(name(param)) { &none } else { &inside });
         }
         let mut rules = std::mem::take(&mut pair.source_rules);
         rules.iter_mut().for_each(|rule| pair.join_runs(rule));
@@ -327,7 +337,8 @@ impl<'a> Pair<'a> {
             .collect()
     }
 
-    fn prepare_param(&mut self, param: ParamId) {
+    /// Prepares a parameter; along the axes that are `inside` what both sides hold no instances are told apart.
+    fn prepare_param(&mut self, param: ParamId, inside: &BTreeSet<AxisId>) {
         let axes: Vec<AxisId> =
             self.mapping.params[param].axes.iter().filter_map(|name| self.ids.get(name).copied()).collect();
         let rules = |rules: &[PreparedRule]| -> Vec<PreparedRule> {
@@ -341,6 +352,7 @@ impl<'a> Pair<'a> {
         let mut prepared = PreparedParam::default();
         for &axis in &axes {
             let instance = held
+                && !inside.contains(&axis)
                 && everywhere(&|side, rule| rule.key_axes.contains(&axis) && !self.is_restated(side, axis));
             if instance {
                 prepared.instance_axes.push(axis);

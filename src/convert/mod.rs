@@ -350,8 +350,11 @@ impl<'a> Conversion<'a> {
         sources.push(catalog.path.clone());
         sources.extend(self.inputs.iter().cloned());
         let fingerprint = self.resume.then(|| self.fingerprint());
+        let target = self.selection.target();
+        let set = FileSet { depths: &target.file_depths(), is_named: &|name: &str| target.names_file(name) };
+        let set = target.is_file_set().then_some(&set);
         let mut staging =
-            Staging::create(destination, &self.layout, &sources, publish, fingerprint.as_ref())?;
+            Staging::create(destination, &self.layout, &sources, publish, fingerprint.as_ref(), set)?;
         let made = self.make(&mut staging, destination, verify, limits, progress);
         let mut done = made.map_err(|errors| staging.with_kept(errors))?;
         // What was made of a source that changed is of no use, now or later; nor is what differs from it.

@@ -123,6 +123,13 @@ pub(super) fn files_of(
     files.into_iter().map(checked).collect()
 }
 
+/// Returns the names of a folder's files that belong to a set by their names.
+pub(super) fn named_in(folder: &Path, set: &FileSet<'_>) -> Result<Vec<String>, Errors> {
+    let mut names = names_below(folder, set.depths)?;
+    names.retain(|name| (set.is_named)(name) && !folder.join(name).is_dir());
+    Ok(names)
+}
+
 /// Returns the names of a folder's visible entries that lie in so many folders inside it, sorted, as `FOLDER/NAME`.
 fn names_below(folder: &Path, depths: &BTreeSet<usize>) -> Result<Vec<String>, Errors> {
     let deepest = depths.last().copied().unwrap_or(0);

@@ -257,6 +257,14 @@ pub fn files_of(
     folder::files_of(folder, set, options)
 }
 
+/// Returns the names of a folder's files that belong to a set by their names, `FOLDER/NAME`.
+///
+/// # Errors
+/// Returns what the system refuses.
+pub(crate) fn named_in(folder: &Path, set: &FileSet<'_>) -> Result<Vec<String>, Errors> {
+    folder::named_in(folder, set)
+}
+
 /// Opens a file and reads its header; what is wrong goes to the collector.
 fn open_part(path: &Path, options: &OpenOptions, out: &mut Collector) -> Option<Part> {
     let part = OpenFile::open(path).and_then(|file| read_part(&file, options, out));

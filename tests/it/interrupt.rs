@@ -347,9 +347,19 @@ fn a_set_of_files_survives_a_kill_at_every_call() {
         folder.run(&[&ARGS[..], &["out"]].concat()).ok();
         checkpoint(folder, 1);
     }
-    let args = [&ARGS[..], &["out", "--force"]].concat();
-    let scene = Scene { before: prepared(prepare), args, name: "out", in_place: false };
-    scene.sweep("signal9", CHANGES, &[]);
+    /// More ranks than the new set has.
+    fn prepare_more(folder: &Folder) {
+        folder.put("tp.json", RANKS);
+        checkpoint(folder, 9000);
+        let args = [&ARGS[..9], &["t=6", ARGS[10], "out"]].concat();
+        folder.run(&args).ok();
+        checkpoint(folder, 1);
+    }
+    for prepare in [prepare, prepare_more] {
+        let args = [&ARGS[..], &["out", "--force"]].concat();
+        let scene = Scene { before: prepared(prepare), args, name: "out", in_place: false };
+        scene.sweep("signal9", CHANGES, &[]);
+    }
 }
 
 #[test]

@@ -288,3 +288,180 @@ fn what_lies_in_the_folders_of_ranks_stays_and_no_link_is_followed() {
         assert_eq!(std::fs::read_dir(folder.join("elsewhere")).expect("a folder").count(), 0);
     }
 }
+
+#[test]
+fn more_ranks_of_an_older_set_are_no_part_of_the_new_one() {
+    let folder = Folder::new();
+    let one = folder.tensors("one.safetensors", &model()).display().to_string();
+    let out = folder.join("set").display().to_string();
+    let convert = |mapping: &str, ranks: &str, more: &[&str]| {
+        let axis = format!("t={ranks}");
+        folder.put("ranks.json", mapping);
+        let mapping = folder.join("ranks.json").display().to_string();
+        let fixed =
+            ["--mapping", &mapping, "--from", "tp/one", "--to", "tp/ranks", "--axis", "h=6", "--axis"];
+        folder.run(&[&fixed[..], &[&axis, &one, &out], more].concat())
+    };
+    let nested = MAPPING.replace("rank{t:02}.", "rank{t:02}/model.");
+    for (mapping, name) in [(MAPPING, "rank0N.safetensors"), (&nested, "rank0N/model.safetensors")] {
+        let rank = |number: usize| format!("set/{}", name.replace('N', &number.to_string()));
+        convert(mapping, "6", &[]).ok();
+        for number in 0..2 {
+            std::fs::remove_file(folder.join(&rank(number))).expect("is there");
+        }
+        folder.put("set/notes.txt", "mine");
+        // Nothing that is written is there, and beside it the others would be ranks of the new checkpoint.
+        let refused = convert(mapping, "2", &[]);
+        refused.fails(&["publish/exists", "would mix", &name.replace('N', "2"), &name.replace('N', "5")]);
+        assert!(!folder.join(&rank(0)).exists());
+        convert(mapping, "2", &["--force"]).ok();
+        let there: Vec<bool> = (0..6).map(|number| folder.join(&rank(number)).exists()).collect();
+        assert_eq!(there, [true, true, false, false, false, false]);
+        assert_eq!(std::fs::read(folder.join("set/notes.txt")).expect("is there"), b"mine");
+        let back = folder.join("back.safetensors").display().to_string();
+        let mapping = folder.join("ranks.json").display().to_string();
+        let args = ["--mapping", &mapping, "--from", "tp/ranks", "--to", "tp/one", &out, &back, "--force"];
+        folder.run(&args).ok();
+        assert_eq!(read(&folder.join("back.safetensors")), model());
+        std::fs::remove_dir_all(folder.join("set")).expect("is there");
+    }
+}
+
+/// A Llama of 4 layers in the names of transformers: 12 query heads, 4 key/value heads of 10 elements.
+fn llama() -> Tensors {
+    let mut numbers = crate::kit::xorshift();
+    let mut tensors = Tensors::new();
+    for (key, shape) in
+        [("model.embed_tokens", [8, WIDTH].as_slice()), ("model.norm", &[WIDTH]), ("lm_head", &[8, WIDTH])]
+    {
+        tensors.insert(format!("{key}.weight"), random(shape, &mut numbers));
+    }
+    for layer in 0..4 {
+        for (key, shape) in [
+            ("self_attn.q_proj", [120, WIDTH].as_slice()),
+            ("self_attn.k_proj", &[40, WIDTH]),
+            ("self_attn.v_proj", &[40, WIDTH]),
+            ("self_attn.o_proj", &[WIDTH, 120]),
+            ("mlp.gate_proj", &[12, WIDTH]),
+            ("mlp.up_proj", &[12, WIDTH]),
+            ("mlp.down_proj", &[WIDTH, 12]),
+            ("input_layernorm", &[WIDTH]),
+            ("post_attention_layernorm", &[WIDTH]),
+        ] {
+            tensors.insert(format!("model.layers.{layer}.{key}.weight"), random(shape, &mut numbers));
+        }
+    }
+    tensors
+}
+
+/// Returns what a rank of two of Megatron holds of a layer, written by hand.
+fn megatron_layer(tensors: &Tensors, t: u64, layer: u64) -> Tensors {
+    let of = |key: &str| &tensors[&format!("model.layers.{layer}.{key}.weight")];
+    let join = |parts: &[Tensor]| {
+        let values: Vec<f32> = parts.iter().flat_map(Tensor::values).collect();
+        Tensor::f32(&[parts.iter().map(|part| part.shape[0]).sum(), WIDTH], values)
+    };
+    let group = |group: u64| {
+        let part = |key: &str, size: u64| rows(of(key), group * size..(group + 1) * size);
+        join(&[part("self_attn.q_proj", 30), part("self_attn.k_proj", 10), part("self_attn.v_proj", 10)])
+    };
+    let half = |key: &str| rows(of(key), t * 6..(t + 1) * 6);
+    Tensors::from([
+        ("self_attention.linear_qkv.weight".to_owned(), join(&[group(2 * t), group(2 * t + 1)])),
+        (
+            "self_attention.linear_proj.weight".to_owned(),
+            columns(of("self_attn.o_proj"), t * 60, (t + 1) * 60),
+        ),
+        ("mlp.linear_fc1.weight".to_owned(), join(&[half("mlp.gate_proj"), half("mlp.up_proj")])),
+        ("mlp.linear_fc2.weight".to_owned(), columns(of("mlp.down_proj"), t * 6, (t + 1) * 6)),
+        ("input_layernorm.weight".to_owned(), of("input_layernorm").clone()),
+        ("pre_mlp_layernorm.weight".to_owned(), of("post_attention_layernorm").clone()),
+    ])
+}
+
+#[test]
+fn megatrons_ranks_and_stages_hold_their_share() {
+    let folder = Folder::new();
+    folder.tensors("hf.safetensors", &llama());
+    let convert = |from: &str, to: &str, paths: [&str; 2], more: &[&str]| {
+        let heads = ["--trust-layout", "--axis", "h=12", "--axis", "g=4", "--axis", "d=10"];
+        folder.run(&[&["--from", from, "--to", to], &heads[..], &paths, more].concat()).ok()
+    };
+    convert("llama/hf", "llama/megatron-tp", ["hf.safetensors", "tp2"], &["--axis", "t=2"]);
+    let stages = ["--axis", "t=2", "--axis", "p=2"];
+    convert("llama/hf", "llama/megatron-tp-pp", ["hf.safetensors", "tp2pp2"], &stages);
+    let tensors = llama();
+    for t in 0..2 {
+        let all = pickled(&folder.join(&format!("tp2/mp_rank_0{t}/model_optim_rng.pt")));
+        let half = |key: &str| rows(&tensors[key], t * 4..(t + 1) * 4);
+        let mut expected = Tensors::from([
+            ("embedding.word_embeddings.weight".to_owned(), half("model.embed_tokens.weight")),
+            ("output_layer.weight".to_owned(), half("lm_head.weight")),
+            ("decoder.final_layernorm.weight".to_owned(), tensors["model.norm.weight"].clone()),
+        ]);
+        for p in 0..2 {
+            let own = pickled(&folder.join(&format!("tp2pp2/mp_rank_0{t}_00{p}/model_optim_rng.pt")));
+            let mut stage = Tensors::new();
+            for layer in 0..2 {
+                for (key, tensor) in megatron_layer(&tensors, t, 2 * p + layer) {
+                    expected.insert(format!("decoder.layers.{}.{key}", 2 * p + layer), tensor.clone());
+                    stage.insert(format!("decoder.layers.{layer}.{key}"), tensor);
+                }
+            }
+            // The first stage has the embedding, the last one what follows the layers.
+            let outer = |key: &String| !key.contains(".layers.") && key.starts_with("embedding") == (p == 0);
+            let outer = expected.iter().filter(|(key, _)| outer(key));
+            stage.extend(outer.map(|(key, tensor)| (key.clone(), tensor.clone())));
+            assert_eq!(own, stage, "{t} {p}");
+        }
+        assert_eq!(all, expected, "{t}");
+    }
+    convert("llama/megatron-tp", "llama/hf", ["tp2", "one.safetensors"], &[]);
+    convert("llama/hf", "llama/megatron-tp", ["one.safetensors", "tp4"], &["--axis", "t=4"]);
+    convert("llama/megatron-tp", "llama/hf", ["tp4", "four.safetensors"], &[]);
+    convert("llama/megatron-tp-pp", "llama/hf", ["tp2pp2", "stages.safetensors"], &[]);
+    for name in ["one", "four", "stages"] {
+        assert_eq!(read(&folder.join(&format!("{name}.safetensors"))), tensors, "{name}");
+    }
+    // Biases that the source lacks are zeros in each layer, whatever the stages.
+    convert("llama/megatron-tp-pp", "llama/hf-bias", ["tp2pp2", "bias.safetensors"], &[]);
+    let zeros = read(&folder.join("bias.safetensors"));
+    for layer in 0..4 {
+        let bias = &zeros[&format!("model.layers.{layer}.self_attn.k_proj.bias")];
+        assert_eq!(*bias, Tensor::f32(&[40], vec![0.0; 40]));
+    }
+}
+
+/// Reads a file of PyTorch's.
+fn pickled(path: &std::path::Path) -> Tensors {
+    let reader = qkvconv::format::open(path, &qkvconv::format::OpenOptions::default()).expect("opens");
+    let read = |tensor: &qkvconv::catalog::TensorMeta| {
+        let bytes = crate::stored::elements(reader.as_ref(), tensor);
+        (tensor.key.clone(), Tensor::new("F32", &tensor.shape, bytes))
+    };
+    reader.catalog().tensors.iter().map(read).collect()
+}
+
+#[test]
+fn an_entry_of_an_unknown_type_is_left_out_where_it_is_not_wanted() {
+    let folder = Folder::new();
+    let header = r#"{"attn.q_proj.weight":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},
+        "attn.k_proj.weight":{"dtype":"F32","shape":[2,2],"data_offsets":[16,32]},
+        "attn.v_proj.weight":{"dtype":"F32","shape":[2,2],"data_offsets":[32,48]},
+        "odd":{"dtype":"F7_NEW","shape":[4],"data_offsets":[48,52]}}"#;
+    let mut data: Vec<u8> = (0..12).flat_map(|value| (value as f32).to_le_bytes()).collect();
+    data.extend([1, 2, 3, 4]);
+    crate::kit::write_raw(&folder.join("in.safetensors"), header, &data);
+    let convert = |more: &[&str]| {
+        let args = ["--from", "attention/separate", "--to", "attention/pytorch-fused", "--axis", "h=1"];
+        folder.run(&[&args[..], &["--force", "in.safetensors", "out.safetensors"], more].concat())
+    };
+    convert(&[]).fails(&["odd", "F7_NEW"]);
+    assert!(!folder.join("out.safetensors").exists());
+    for more in [["--drop", "odd"], ["--only", "attn.*"]] {
+        convert(&more).ok();
+        let fused = (0..12).map(|value| value as f32);
+        let expected = Tensors::from([("attn.in_proj_weight".to_owned(), Tensor::f32(&[6, 2], fused))]);
+        assert_eq!(read(&folder.join("out.safetensors")), expected, "{more:?}");
+    }
+}

@@ -27,6 +27,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::diag::{Collector, Diagnostic, Errors};
+use crate::format::FileSet;
 use crate::format::output::{Companion, Content, OutputFile, OutputLayout};
 use crate::positioned::{Handle, read_exact_at, write_all_at};
 use crate::shown::{escaped, is_unshowable};
@@ -121,7 +122,8 @@ impl Staging {
     ///
     /// Where the destination is a single file, that file's own name is used. `sources` are the files that are being
     /// read. With a fingerprint, finished files stay when the run does not come to its end, and those that an earlier run
-    /// with the same fingerprint has left are not made again: see [`Staging::check_kept`].
+    /// with the same fingerprint has left are not made again: see [`Staging::check_kept`]. `set` tells which files of the
+    /// destination a reader of the output would take for a part of it.
     ///
     /// # Errors
     /// Returns `publish/exists` for files that are there already without [`PublishOptions::force`],
@@ -135,6 +137,7 @@ impl Staging {
         sources: &[PathBuf],
         options: PublishOptions,
         resume: Option<&Fingerprint>,
+        set: Option<&FileSet<'_>>,
     ) -> Result<Staging, Errors> {
         if let Destination::File(path) = destination
             && (layout.files.len() != 1 || layout.index.is_some())
@@ -173,7 +176,7 @@ impl Staging {
             refused: None,
             work,
         };
-        staging.check_replaced(layout, sources, out)?;
+        staging.check_replaced(layout, sources, set, out)?;
         match resume {
             Some(fingerprint) => staging.refused = kept::begin(&staging.work, fingerprint)?,
             None => staging.work.begin_anew()?,
@@ -358,7 +361,7 @@ impl Staging {
         let old: Vec<String> = self.old_index.iter().chain(&self.old_files).cloned().collect();
         let base = self.destination.path();
         let placed_names: Vec<String> = placed.iter().map(|(_, target)| name_in(base, target)).collect();
-        let is_nested = placed_names.iter().any(|name| nested::is_nested(name));
+        let is_nested = placed_names.iter().chain(&old).any(|name| nested::is_nested(name));
         if placed.len() == 1 && old.is_empty() && !is_nested {
             return self.put_one(placed, folder);
         }

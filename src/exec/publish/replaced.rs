@@ -5,13 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::system::{is_same, is_there};
-use super::{Destination, Place, Staging, nested};
+use super::{Destination, Place, Staging, name_in, nested};
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::format::names::index_name;
 use crate::format::output::OutputLayout;
 use crate::format::pieces::is_shard_of;
 use crate::format::shards::named_shards;
-use crate::format::{Format, shown};
+use crate::format::{FileSet, Format, named_in, shown};
 
 impl Staging {
     /// Refuses to touch what is not to be touched, and finds the older checkpoint of a folder.
@@ -19,6 +19,7 @@ impl Staging {
         &mut self,
         layout: &OutputLayout,
         sources: &[PathBuf],
+        set: Option<&FileSet<'_>>,
         mut out: Collector,
     ) -> Result<(), Errors> {
         if matches!(self.place, Place::New) {
@@ -33,13 +34,20 @@ impl Staging {
         };
         if let Destination::Folder(folder) = &self.destination.clone() {
             self.find_old(folder, layout.format, &outputs);
+            if let Some(set) = set.filter(|_| folder.is_dir()) {
+                match named_in(folder, set) {
+                    Ok(names) => self.add_old_set(names, layout, &outputs),
+                    Err(errors) => out.extend(errors),
+                }
+            }
         }
         let old = self.old_index.iter().chain(&self.old_files).map(|name| self.target_of(name));
         let touched: BTreeSet<PathBuf> =
             outputs.iter().cloned().chain(old).filter(|path| is_there(path)).collect();
         if let Destination::Folder(folder) = &self.destination {
             // What is written through a link would lie elsewhere.
-            let ways = layout.files.iter().filter_map(|file| nested::in_the_way(folder, &file.name));
+            let names = layout.files.iter().map(|file| &file.name).chain(&self.old_files);
+            let ways = names.filter_map(|name| nested::in_the_way(folder, name));
             for path in ways.collect::<BTreeSet<_>>() {
                 let message = "a file or a link is in the way: a folder of the output would have this name";
                 let diagnostic = Diagnostic::error("publish/exists", message).file(&path);
@@ -61,7 +69,11 @@ impl Staging {
             } else if path.is_dir() {
                 out.push(Diagnostic::error("publish/exists", "a folder is in the way").file(path));
             } else if !self.options.force {
-                let name = shown(&path.file_name().unwrap_or_default().to_string_lossy());
+                let name = match &self.destination {
+                    Destination::File(path) => path.file_name().unwrap_or_default().to_string_lossy().into(),
+                    Destination::Folder(folder) => name_in(folder, path),
+                };
+                let name = shown(&name);
                 let message = if outputs.contains(path) {
                     format!("`{name}` exists already")
                 } else {
@@ -77,6 +89,19 @@ impl Staging {
             out.push(diagnostic.file(source).help("write to another folder"));
         }
         out.finish(()).map(|_| ())
+    }
+
+    /// Adds the files of an older set: with more ranks than the new one has, a reader would join the two.
+    fn add_old_set(&mut self, names: Vec<String>, layout: &OutputLayout, outputs: &[PathBuf]) {
+        let ending = |name: &str| Path::new(name).extension().map(ToOwned::to_owned);
+        let endings: BTreeSet<_> = layout.files.iter().map(|file| ending(&file.name)).collect();
+        let known: BTreeSet<&String> = self.old_files.iter().collect();
+        let is_old = |name: &String| {
+            let is_new = outputs.contains(&self.target_of(name));
+            endings.contains(&ending(name)) && !is_new && !known.contains(name)
+        };
+        let old: Vec<String> = names.into_iter().filter(is_old).collect();
+        self.old_files.extend(old);
     }
 
     /// Finds the older checkpoint of a folder, which beside the new one would make a mix.

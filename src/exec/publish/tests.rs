@@ -78,10 +78,10 @@ fn a_file_appears_when_it_is_published() {
     let base = tempfile::tempdir().expect("folder");
     let path = base.path().join("a.safetensors");
     let destination = Destination::resolve(&path);
-    drop(Staging::create(&destination, &one(), &[], PLAIN, None).expect("stages"));
+    drop(Staging::create(&destination, &one(), &[], PLAIN, None, None).expect("stages"));
     assert!(names(base.path()).is_empty());
 
-    let staging = Staging::create(&destination, &one(), &[], PLAIN, None).expect("stages");
+    let staging = Staging::create(&destination, &one(), &[], PLAIN, None, None).expect("stages");
     assert!(names(base.path())[0].starts_with(".a.safetensors.qkvconv-"));
     assert_eq!(fs::read(&staging.temporary_paths()[0]).expect("reads"), b"head\0\0");
     std::thread::scope(|scope| {
@@ -100,11 +100,14 @@ fn a_file_appears_when_it_is_published() {
         (&b"head\x04\x05"[..], 1)
     );
 
-    let errors = Staging::create(&destination, &one(), &[], PLAIN, None).expect_err("exists");
+    let errors = Staging::create(&destination, &one(), &[], PLAIN, None, None).expect_err("exists");
     assert!(format!("{errors:?}").contains("--force") && errors.to_string().contains("`a.safetensors`"));
-    Staging::create(&destination, &one(), &[], FORCE, None).expect("stages").publish().expect("replaces");
+    Staging::create(&destination, &one(), &[], FORCE, None, None)
+        .expect("stages")
+        .publish()
+        .expect("replaces");
     assert_eq!(fs::read(&path).expect("reads"), b"head\0\0");
-    assert_eq!(codes(Staging::create(&destination, &two(), &[], FORCE, None)), ["publish/sharded"]);
+    assert_eq!(codes(Staging::create(&destination, &two(), &[], FORCE, None, None)), ["publish/sharded"]);
 }
 
 #[test]
@@ -112,17 +115,19 @@ fn a_new_folder_appears_whole() {
     let base = tempfile::tempdir().expect("folder");
     let path = base.path().join("out");
     let destination = Destination::resolve(&path);
-    let staging = Staging::create(&destination, &two(), &[], PLAIN, None).expect("stages");
+    let staging = Staging::create(&destination, &two(), &[], PLAIN, None, None).expect("stages");
     assert!(!path.exists());
     drop(staging);
     assert!(names(base.path()).is_empty());
-    let paths =
-        Staging::create(&destination, &two(), &[], FORCE, None).expect("stages").publish().expect("works");
+    let paths = Staging::create(&destination, &two(), &[], FORCE, None, None)
+        .expect("stages")
+        .publish()
+        .expect("works");
     assert_eq!(paths[2], path.join(INDEX_NAME));
     assert_eq!((names(&path).len(), names(base.path())), (3, vec!["out".to_owned()]));
 
     let race = Destination::resolve(&base.path().join("race"));
-    let staging = Staging::create(&race, &one(), &[], PLAIN, None).expect("stages");
+    let staging = Staging::create(&race, &one(), &[], PLAIN, None, None).expect("stages");
     fs::create_dir(race.path()).expect("folder");
     fs::write(race.path().join("theirs"), "").expect("writes");
     assert_eq!(codes(staging.publish()), ["publish/exists"]);
@@ -141,7 +146,7 @@ fn files_and_folders_have_the_usual_permissions() {
     for folder in ["d", "new"] {
         let path = base.path().join(folder);
         let staging =
-            Staging::create(&Destination::resolve(&path), &one(), &[], PLAIN, None).expect("stages");
+            Staging::create(&Destination::resolve(&path), &one(), &[], PLAIN, None, None).expect("stages");
         let published = staging.publish().expect("works");
         assert_eq!((mode(&published[0]), mode(&path)), (mode(&plain_file), mode(&plain_folder)));
     }
@@ -155,21 +160,21 @@ fn an_old_checkpoint_is_replaced_whole_or_not_at_all() {
     old_sharded(&path);
     let destination = Destination::resolve(&path);
     // Neither file is an output of this run, but beside it they would be a mix.
-    let refused = Staging::create(&destination, &one(), &[], PLAIN, None);
+    let refused = Staging::create(&destination, &one(), &[], PLAIN, None, None);
     assert_eq!(codes(refused), ["publish/exists"; 3]);
-    assert_eq!(codes(Staging::create(&destination, &two(), &[], PLAIN, None)), ["publish/exists"; 3]);
+    assert_eq!(codes(Staging::create(&destination, &two(), &[], PLAIN, None, None)), ["publish/exists"; 3]);
 
-    drop(Staging::create(&destination, &one(), &[], FORCE, None).expect("stages"));
+    drop(Staging::create(&destination, &one(), &[], FORCE, None, None).expect("stages"));
     assert_eq!(names(&path).len(), 4);
-    Staging::create(&destination, &two(), &[], FORCE, None).expect("stages").publish().expect("works");
+    Staging::create(&destination, &two(), &[], FORCE, None, None).expect("stages").publish().expect("works");
     assert_eq!(names(&path), ["config.json", SHARDS[0], SHARDS[1], INDEX_NAME]);
     assert_eq!(fs::read(path.join(SHARDS[0])).expect("reads"), b"1\0");
 
     old_sharded(&path);
-    Staging::create(&destination, &one(), &[], FORCE, None).expect("stages").publish().expect("works");
+    Staging::create(&destination, &one(), &[], FORCE, None, None).expect("stages").publish().expect("works");
     assert_eq!(names(&path), ["config.json", "model-00002-of-00002.safetensors", SINGLE_NAME]);
     fs::remove_file(path.join("model-00002-of-00002.safetensors")).expect("removes");
-    Staging::create(&destination, &two(), &[], FORCE, None).expect("stages").publish().expect("works");
+    Staging::create(&destination, &two(), &[], FORCE, None, None).expect("stages").publish().expect("works");
     assert_eq!(names(&path), ["config.json", SHARDS[0], SHARDS[1], INDEX_NAME]);
     assert!(base.path().join("outside.safetensors").exists());
 }
@@ -178,7 +183,7 @@ fn an_old_checkpoint_is_replaced_whole_or_not_at_all() {
 fn a_file_that_appears_in_the_meantime_is_kept() {
     let base = tempfile::tempdir().expect("folder");
     let destination = Destination::resolve(base.path());
-    let staging = Staging::create(&destination, &two(), &[], PLAIN, None).expect("stages");
+    let staging = Staging::create(&destination, &two(), &[], PLAIN, None, None).expect("stages");
     fs::write(base.path().join(SHARDS[1]), "theirs").expect("writes");
     assert_eq!(codes(staging.publish()), ["publish/exists"]);
     assert_eq!(names(base.path()), [SHARDS[1]]);
@@ -192,7 +197,7 @@ fn a_source_is_never_replaced() {
     fs::write(&source, "source").expect("writes");
     let refused = |path: &Path, sources: &[PathBuf]| {
         assert_eq!(
-            codes(Staging::create(&Destination::resolve(path), &one(), sources, FORCE, None)),
+            codes(Staging::create(&Destination::resolve(path), &one(), sources, FORCE, None, None)),
             ["publish/over-source"]
         );
     };
@@ -224,7 +229,7 @@ fn a_source_is_never_replaced() {
 fn what_cannot_be_written_is_told_before_anything_is() {
     let base = tempfile::tempdir().expect("folder");
     let stage = |name: &str| {
-        codes(Staging::create(&Destination::resolve(&base.path().join(name)), &one(), &[], PLAIN, None))
+        codes(Staging::create(&Destination::resolve(&base.path().join(name)), &one(), &[], PLAIN, None, None))
     };
     assert_eq!(stage("no/a.safetensors"), ["publish/no-folder"]);
     assert_eq!(stage("no/out"), ["publish/no-folder"]);
@@ -253,7 +258,7 @@ fn what_the_source_no_longer_has_is_not_published_after_a_resume() {
     let companion = |name: &str| Companion { name: name.to_owned(), content: Content::Bytes(b"x".to_vec()) };
     let with =
         |names: &[&str]| OutputLayout { companions: names.iter().map(|n| companion(n)).collect(), ..two() };
-    let stage = |names: &[&str]| Staging::create(&destination, &with(names), &[], PLAIN, Some(&plan));
+    let stage = |names: &[&str]| Staging::create(&destination, &with(names), &[], PLAIN, Some(&plan), None);
     let mut first = stage(&["vocab.txt", "gone.txt"]).expect("stages");
     first.finished(0, &[], &Nobody).expect("notes");
     // As a kill leaves it.
@@ -287,7 +292,8 @@ fn a_folder_is_exchanged_with_all_that_is_to_stay() {
     let link = base.path().join("link");
     std::os::unix::fs::symlink(&path, &link).expect("links");
     let before = (inode(&path), inode(&path.join("config.json")));
-    let staging = Staging::create(&Destination::resolve(&link), &two(), &[], FORCE, None).expect("stages");
+    let staging =
+        Staging::create(&Destination::resolve(&link), &two(), &[], FORCE, None, None).expect("stages");
     staging.publish().expect("works");
     assert_eq!(names(&path), ["config.json", "link", SHARDS[0], SHARDS[1], INDEX_NAME]);
     assert_eq!(fs::metadata(&path).expect("is there").permissions().mode() & 0o777, 0o750);
@@ -305,7 +311,7 @@ fn a_folder_whose_parent_is_out_of_reach_is_worked_in() {
     old_sharded(&path);
     let before = inode(&path);
     let destination = Destination::resolve(&path);
-    let staging = Staging::create(&destination, &one(), &[], FORCE, None).expect("stages");
+    let staging = Staging::create(&destination, &one(), &[], FORCE, None, None).expect("stages");
     assert!(staging.temporary_paths()[0].starts_with(path.canonicalize().expect("is there")));
     staging.publish().expect("works");
     assert_eq!(
@@ -320,7 +326,8 @@ fn a_folder_that_appears_in_the_meantime_is_kept() {
     let path = base.path().join("out");
     fs::create_dir(&path).expect("folder");
     old_sharded(&path);
-    let staging = Staging::create(&Destination::resolve(&path), &two(), &[], FORCE, None).expect("stages");
+    let staging =
+        Staging::create(&Destination::resolve(&path), &two(), &[], FORCE, None, None).expect("stages");
     fs::create_dir_all(path.join(SHARDS[1]).join("theirs")).expect("folder");
     assert_eq!(codes(staging.publish()), ["publish/exists"]);
     assert!(path.join(SHARDS[1]).join("theirs").exists());
@@ -340,7 +347,7 @@ fn a_record_that_makes_no_sense_is_left_to_a_person() {
     for text in ["{", whole, escaping] {
         fs::write(work.join("publication.json"), text).expect("writes");
         // None of ours.
-        assert_eq!(codes(Staging::create(&destination, &two(), &[], FORCE, None)), ["publish/foreign"]);
+        assert_eq!(codes(Staging::create(&destination, &two(), &[], FORCE, None, None)), ["publish/foreign"]);
         assert!(work.join("old/precious").exists());
     }
     fs::remove_dir_all(&work).expect("removes");
@@ -351,7 +358,7 @@ fn a_record_that_makes_no_sense_is_left_to_a_person() {
         ours.leave = Leave::Everything;
         fs::write(work.join("publication.json"), text).expect("writes");
         drop(ours);
-        assert_eq!(codes(Staging::create(&destination, &two(), &[], FORCE, None)), ["publish/record"]);
+        assert_eq!(codes(Staging::create(&destination, &two(), &[], FORCE, None, None)), ["publish/record"]);
         assert!(work.join("publication.json").exists());
     }
 }
@@ -367,8 +374,8 @@ fn older_parts_of_gguf_do_not_mix_with_the_new_file() {
     old.iter().chain([&kept]).for_each(|name| fs::write(folder.join(name), "old").expect("writes"));
     let new = OutputLayout { format: Format::Gguf, ..layout(&[(single, 4, b"head")], None) };
     let destination = Destination::resolve(&folder);
-    let errors = Staging::create(&destination, &new, &[], PLAIN, None).expect_err("would mix");
+    let errors = Staging::create(&destination, &new, &[], PLAIN, None, None).expect_err("would mix");
     assert!(old.iter().all(|name| format!("{errors:?}").contains(name)), "{errors:?}");
-    Staging::create(&destination, &new, &[], FORCE, None).expect("stages").publish().expect("replaces");
+    Staging::create(&destination, &new, &[], FORCE, None, None).expect("stages").publish().expect("replaces");
     assert_eq!(names(&folder), [single, kept]);
 }

@@ -164,7 +164,16 @@ impl<'a> Module<'a> {
             });
         }
         let sum = sum.ok_or_else(|| ForwardError::Open(axis.to_owned()))?;
-        self.add_bias(projection.bias.as_ref(), None, sum)
+        // Added once to the sum.
+        let each = projection.bias.as_ref().and_then(|bias| self.first_copy(bias));
+        self.add_bias(projection.bias.as_ref(), each, sum)
+    }
+
+    /// Returns where to find a tensor of which each file of a set holds a copy: in the first; that they are equal is checked
+    /// where they are read back.
+    fn first_copy(&self, template: &Template) -> Option<(&'a str, u64)> {
+        let files = template.file_axes();
+        self.forward.each().into_iter().find(|axis| files.contains(axis)).map(|axis| (axis, 0))
     }
 
     fn multiply(&self, weight: &View<'_>, apply: &Apply, x: &Tensor) -> Result<Tensor, ForwardError> {
@@ -327,7 +336,8 @@ impl<'a> Module<'a> {
 
     fn normalize(&self, part: &Tensor, norm: &Norm) -> Result<Tensor, ForwardError> {
         let values = |template: &Option<Template>| -> Result<Option<Vec<f64>>, ForwardError> {
-            let stored = template.as_ref().map(|template| self.tensor(template, None)).transpose()?.flatten();
+            let read_one = |template: &Template| self.tensor(template, self.first_copy(template));
+            let stored = template.as_ref().map(read_one).transpose()?.flatten();
             stored.map(|stored| read(self.weights, &stored, 0, stored.elements())).transpose()
         };
         let (factors, addends) = (values(&norm.weight)?, values(&norm.bias)?);
