@@ -115,15 +115,15 @@ impl<'a> Pair<'a> {
         let name = |param: ParamId| mapping.params.get_index(param).map_or("", |(name, _)| name);
         let (both, others): (Vec<ParamId>, Vec<ParamId>) = (0..mapping.params.len())
             .partition(|param| source.holds(name(*param)) && target.holds(name(*param)));
-        both.iter().for_each(|&param| pair.prepare_param(param, &BTreeSet::new()));
+        let none = BTreeSet::new();
+        both.iter().for_each(|&param| pair.prepare_param(param, &none));
         let of_both = both.iter().map(|&param| &pair.params[param]);
         let mut inside: BTreeSet<AxisId> =
             of_both.clone().flat_map(|param| param.coordinates.concat()).collect();
-        of_both.flat_map(|param| &param.instance_axes).for_each(|axis| drop(inside.remove(axis)));
-        for param in others {
-            let none = BTreeSet::new();
-            pair.prepare_param(param, if source.holds(name(param)) { &none } else { &inside });
-        }
+        let told: BTreeSet<AxisId> = of_both.flat_map(|param| param.instance_axes.clone()).collect();
+        inside.retain(|axis| !told.contains(axis));
+        let of = |param| if source.holds(name(param)) { &none } else { &inside };
+        others.into_iter().for_each(|param| pair.prepare_param(param, of(param)));
         let mut rules = std::mem::take(&mut pair.source_rules);
         rules.iter_mut().for_each(|rule| pair.join_runs(rule));
         pair.source_rules = rules;
