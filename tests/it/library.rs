@@ -131,7 +131,12 @@ fn the_readme_justifies_every_dependency() {
     let named = |text: &str| -> std::collections::BTreeSet<String> {
         text.lines().filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
     };
-    let tables = ["dependencies", "target.'cfg(target_os = \"linux\")'.dependencies"];
+    let tables = [
+        "dependencies",
+        "target.'cfg(target_os = \"linux\")'.dependencies",
+        "target.'cfg(unix)'.dependencies",
+        "target.'cfg(not(unix))'.dependencies",
+    ];
     let wanted: std::collections::BTreeSet<String> =
         tables.into_iter().flat_map(|name| named(table(name).expect("a table"))).collect();
     let section = readme.split("## Dependencies\n").nth(1).and_then(|rest| rest.split("\n## ").next());
