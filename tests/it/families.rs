@@ -107,8 +107,12 @@ fn convert(
 ) -> Result<Uncomputed, Errors> {
     let name = |layout: &str| format!("{}/{layout}", model.mapping);
     let selection = select(&name(from), &name(to), mapping)?;
-    let axes = model.axes.iter().map(|(axis, size)| (axis.clone(), *size));
-    let bind = BindOptions::default().axes(axes);
+    let (family, ends) = (selection.mapping(), [selection.source(), selection.target()]);
+    let is_known = |axis: &String| {
+        family.axes.contains_key(axis) || ends.iter().any(|layout| layout.axes.contains_key(axis))
+    };
+    let axes = model.axes.iter().filter(|(axis, _)| is_known(axis));
+    let bind = BindOptions::default().axes(axes.map(|(axis, size)| (axis.clone(), *size)));
     let options = ConvertOptions::default().bind(bind).companions(true);
     let conversion = Conversion::prepare(&selection, source, &options)?;
     let limits = Limits::default().threads(1);
@@ -267,6 +271,11 @@ const UNSAID: &[(&str, &str, &str)] = &[
     ("sam", "final.", "likewise"),
 ];
 
+/// Of pipeline stages no attention is computed: no other layout tells modules by the stage and the place in it.
+fn is_in_stages(layout: &Layout) -> bool {
+    layout.axes.contains_key("l") && layout.is_file_set()
+}
+
 /// Every q, k and v of every layout takes part in a `forward` entry of it, or stands in the list.
 #[test]
 fn every_attention_says_how_it_computes() {
@@ -275,8 +284,7 @@ fn every_attention_says_how_it_computes() {
     for family in qkvconv::mapping::builtin::names() {
         let mapping = qkvconv::mapping::builtin::family(family).expect("a family");
         for layout in mapping.layouts.values() {
-            // Of pipeline stages nothing is computed: no other layout tells modules by the stage and the place in it.
-            if layout.axes.contains_key("l") && layout.is_file_set() {
+            if is_in_stages(layout) {
                 continue;
             }
             let templates = layout.forwards.values().flat_map(|forward| forward.templates());
@@ -397,8 +405,9 @@ fn with_swaps(model: &Model, computed: &AtomicUsize) -> Vec<String> {
         .collect();
     // A layout that the source takes over cannot be changed alone.
     let taken = |layout: &str| takes_over(&json, &model.layout, layout);
+    let is_tried = |layout: &&String| !taken(layout) && !is_in_stages(&family.layouts[*layout]);
     let mut survivors = Vec::new();
-    for layout in model.layouts.iter().filter(|layout| !taken(layout)) {
+    for layout in model.layouts.iter().filter(is_tried) {
         for start in &starts {
             for (a, b) in [
                 ("q.weight", "k.weight"),

@@ -189,10 +189,15 @@ fn the_words_agree_with_the_plans() {
         for name in model.layouts.iter().filter(|name| **name != model.layout) {
             let target = &mapping.layouts[name];
             let way = format!("{}: {} → {name}", model.name, model.layout);
-            let bound = bind(mapping, source, target, &model.catalog, &model.options);
+            let mut options = model.options.clone();
+            let ends = [source, target];
+            options.axes.retain(|(axis, _)| {
+                mapping.axes.contains_key(axis) || ends.iter().any(|layout| layout.axes.contains_key(axis))
+            });
+            let bound = bind(mapping, source, target, &model.catalog, &options);
             let bound = bound.unwrap_or_else(|errors| panic!("{way}: {errors}"));
-            let plan = build(&bound, &model.catalog, &model.options)
-                .unwrap_or_else(|errors| panic!("{way}: {errors}"));
+            let plan =
+                build(&bound, &model.catalog, &options).unwrap_or_else(|errors| panic!("{way}: {errors}"));
             plans += 1;
             let lines = route(mapping, source, target);
             let mut copies: BTreeMap<(String, String), Vec<(&str, &StridedCopy)>> = BTreeMap::new();
