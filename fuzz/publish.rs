@@ -69,9 +69,11 @@ impl Progress for Silent {
     }
 }
 
-/// Makes the place that the input describes and converts into it, twice; `killed` runs a job that ends at the call of
-/// that number and returns whether it succeeded, where there is a way to do so.
-pub fn publish(input: &[u8], killed: Option<&dyn Fn(&Job, u8) -> bool>) {
+/// Runs a job that ends at the call of that number; returns whether it succeeded.
+type Killed<'a> = &'a dyn Fn(&Job, u8) -> bool;
+
+/// Makes the place that the input describes and converts into it, twice; `killed` is there where runs can be killed.
+pub fn publish(input: &[u8], killed: Option<Killed<'_>>) {
     let Some((&[bits, kill], text)) = input.split_first_chunk::<2>() else { return };
     let Ok(text) = std::str::from_utf8(text) else { return };
     super::with_folder(|folder| {

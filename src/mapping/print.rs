@@ -2,7 +2,7 @@
 //!
 //! - The file, each layout, `axes`, `params` and `tensors` have one entry a line; those of the last three are each one
 //!   line, with the values in a column.
-//! - Any other object or list is one line where it fits [`WIDTH`] columns. Where it does not, an object has one field a
+//! - Any other object or list is one line where it fits 120 columns. Where it does not, an object has one field a
 //!   line, those of `config` and `settings` with the values in a column, and a list fills lines.
 //!
 //! Texts and numbers stay letter by letter as they are written, and fields keep their order.
