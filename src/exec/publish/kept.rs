@@ -6,12 +6,12 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::record::{read_json, write_json};
-use super::system::{is_there, sync_folder, unless};
+use super::system::{is_there, sync_folder};
 use super::work::{Leave, Work};
 use super::{PublishOptions, Staged, Staging, io_error};
 use crate::diag::{Diagnostic, Errors};
@@ -63,25 +63,17 @@ struct Loss {
     underflows: u64,
 }
 
-fn plan_path(work: &Work) -> PathBuf {
-    work.join("plan.json")
-}
-
-fn whole_path(work: &Work, name: &str) -> PathBuf {
-    work.join("done").join(format!("{name}.json"))
-}
-
 /// Makes ready for a conversion of that fingerprint: keeps what is of the same one and begins anew where it is of
 /// another; returns why, if so.
 pub(super) fn begin(work: &Work, fingerprint: &Fingerprint) -> Result<Option<&'static str>, Errors> {
-    let earlier: Option<Fingerprint> = read_json(work, &plan_path(work));
+    let earlier: Option<Fingerprint> = read_json(work, &work.plan());
     if earlier.as_ref() == Some(fingerprint) && is_there(&work.new_folder()) {
         return Ok(None);
     }
     work.begin_anew()?;
-    let done = work.join("done");
+    let done = work.done_folder();
     fs::create_dir(&done).map_err(|error| io_error(&done, "create it", &error))?;
-    write_json(work, &plan_path(work), fingerprint, true)?;
+    write_json(work, &work.plan(), fingerprint, true)?;
     Ok(earlier.map(|earlier| {
         if earlier.sources == fingerprint.sources {
             "it is of another conversion of this source"
@@ -93,29 +85,9 @@ pub(super) fn begin(work: &Work, fingerprint: &Fingerprint) -> Result<Option<&'s
 
 /// Reads the record of a file that an earlier run has finished.
 pub(super) fn whole(work: &Work, name: &OsStr, size: u64) -> Option<Whole> {
-    let whole: Whole = read_json(work, &whole_path(work, name.to_str()?))?;
+    let whole: Whole = read_json(work, &work.done(name.to_str()?))?;
     let there = work.new_folder().join(name).symlink_metadata().ok()?;
     (whole.size == size && there.is_file() && there.len() == size).then_some(whole)
-}
-
-/// Removes all that is known of finished files, but not these.
-pub(super) fn forget(work: &Work) -> io::Result<()> {
-    let gone = [fs::remove_file(plan_path(work)), fs::remove_dir_all(work.join("done"))];
-    gone.into_iter().try_for_each(|gone| unless(gone, io::ErrorKind::NotFound))
-}
-
-/// Removes the files that are not finished, and returns how many are.
-pub(super) fn remove_unfinished(work: &Work) -> usize {
-    let mut finished = 0;
-    for entry in fs::read_dir(work.new_folder()).into_iter().flatten().flatten() {
-        if entry.file_name().to_str().is_some_and(|name| is_there(&whole_path(work, name))) {
-            finished += 1;
-        } else {
-            // What cannot be removed is written over by the next run.
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-    finished
 }
 
 impl Staging {
@@ -142,7 +114,7 @@ impl Staging {
                 kept.bytes += staged.size;
             } else if staged.whole.take().is_some() {
                 let name = staged.path.file_name().unwrap_or_default().to_string_lossy();
-                let path = whole_path(&self.work, &name);
+                let path = self.work.done(&name);
                 fs::remove_file(&path).map_err(|error| io_error(&path, "remove it", &error))?;
                 staged.fill(output)?;
             }
@@ -153,7 +125,7 @@ impl Staging {
     /// Adds to the errors that end a run what the next one will find of it.
     pub fn with_kept(&self, errors: Errors) -> Errors {
         let names = self.files.iter().filter_map(|staged| staged.path.file_name()?.to_str());
-        let finished = names.filter(|name| is_there(&whole_path(&self.work, name))).count();
+        let finished = names.filter(|name| is_there(&self.work.done(name))).count();
         if self.work.leave != Leave::Finished || finished == 0 {
             return errors;
         }
@@ -196,7 +168,7 @@ impl Staging {
         };
         let whole = Whole { size: staged.size, blake3, rounded: rounded.iter().map(loss).collect() };
         let name = staged.path.file_name().unwrap_or_default().to_string_lossy();
-        write_json(&self.work, &whole_path(&self.work, &name), &whole, true)
+        write_json(&self.work, &self.work.done(&name), &whole, true)
     }
 }
 

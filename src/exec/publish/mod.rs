@@ -39,6 +39,7 @@ mod in_place;
 mod kept;
 mod nested;
 mod record;
+mod recover;
 mod replaced;
 mod room;
 mod system;
@@ -156,7 +157,7 @@ impl Staging {
             Place::Folder(folder) => Some(folder.as_path()),
             Place::File | Place::New => None,
         };
-        if record::finish(&mut work, folder, options)? {
+        if recover::finish(&mut work, folder, options)? {
             // Seen where this run ends in an error, such as that there is a checkpoint now.
             let message = "an interrupted publication was finished first; the folder holds its checkpoint";
             out.push(Diagnostic::warning("publish/finished", message).file(destination.path()));

@@ -2,14 +2,14 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::system::{Stamp, io_error, is_own, is_there, named, no_link, sync_folder, unless};
-use super::work::{Leave, Work};
-use super::{PublishOptions, exchange, in_place, nested};
+use super::work::Work;
+use super::{PublishOptions, nested};
 use crate::diag::{Diagnostic, Errors};
 
 /// What a publication into a folder replaces and puts there.
@@ -33,23 +33,19 @@ struct Noted<T> {
 }
 
 impl Record {
-    fn path(work: &Work) -> PathBuf {
-        work.join("publication.json")
-    }
-
     /// Writes it; from here on the next run finishes what this one does not.
     pub(super) fn write(&self, work: &Work, options: PublishOptions) -> Result<(), Errors> {
-        write_json(work, &Record::path(work), self, options.sync)?;
+        write_json(work, &work.publication(), self, options.sync)?;
         sync_folder(work.path(), options)
     }
 
     /// Removes it, if there is one.
     pub(super) fn remove(work: &Work) -> io::Result<()> {
-        unless(fs::remove_file(Record::path(work)), io::ErrorKind::NotFound)
+        unless(fs::remove_file(work.publication()), io::ErrorKind::NotFound)
     }
 
-    fn read(work: &Work) -> Result<Option<Record>, Errors> {
-        let path = Record::path(work);
+    pub(super) fn read(work: &Work) -> Result<Option<Record>, Errors> {
+        let path = work.publication();
         if !is_there(&path) {
             return Ok(None);
         }
@@ -72,37 +68,6 @@ impl Record {
         let there = Stamp::at(path);
         self.stamps.iter().any(|(known, stamp)| known == name && Some(*stamp) == there)
     }
-}
-
-/// Finishes a publication into a folder that an earlier run has begun; returns whether there was one. There is no folder
-/// where the destination is none any more.
-pub(super) fn finish(
-    work: &mut Work,
-    folder: Option<&Path>,
-    options: PublishOptions,
-) -> Result<bool, Errors> {
-    // An error is not to cost what is still to be put in its place.
-    let leave = std::mem::replace(&mut work.leave, Leave::Everything);
-    let Some(record) = Record::read(work)? else {
-        work.leave = leave;
-        return Ok(false);
-    };
-    let Some(folder) = folder else { return Err(lost(work)) };
-    let finished = match record.exchanged {
-        Some(new) => exchange::finish(work, folder, &record, new)?,
-        None => {
-            in_place::forward(work, folder, &record, options.force, &mut Vec::new())?;
-            true
-        }
-    };
-    if finished {
-        // Of what `--resume` had kept nothing is left: it has been published.
-        work.begin_anew()?;
-    } else {
-        Record::remove(work).map_err(|error| io_error(&Record::path(work), "remove it", &error))?;
-    }
-    work.leave = leave;
-    Ok(finished)
 }
 
 /// Describes a publication whose folders are not where they were.

@@ -21,9 +21,9 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::kept;
-use super::record::Record;
-use super::system::{Stamp, identity, io_error, is_own, is_there, no_link, open_folder, parent, through};
+use super::system::{
+    Stamp, identity, io_error, is_own, is_there, no_link, open_folder, parent, through, unless,
+};
 use crate::diag::{Diagnostic, Errors};
 
 /// The name of the file that is locked.
@@ -232,6 +232,26 @@ impl Work {
         self.join("old")
     }
 
+    /// Returns the path of the record of a publication that has begun.
+    pub(super) fn publication(&self) -> PathBuf {
+        self.join("publication.json")
+    }
+
+    /// Returns the path of what says of which conversion the finished files are.
+    pub(super) fn plan(&self) -> PathBuf {
+        self.join("plan.json")
+    }
+
+    /// Returns the folder of the notes on finished files.
+    pub(super) fn done_folder(&self) -> PathBuf {
+        self.join("done")
+    }
+
+    /// Returns the path of the note that an output file is finished.
+    pub(super) fn done(&self, name: &str) -> PathBuf {
+        self.done_folder().join(format!("{name}.json"))
+    }
+
     /// Returns whether it lies inside that folder.
     pub(super) fn is_inside(&self, folder: &Path) -> bool {
         self.path.starts_with(folder)
@@ -246,8 +266,13 @@ impl Work {
 
     /// Removes everything but the lock: first what says what the rest is.
     fn clear(&self) -> io::Result<()> {
-        Record::remove(self)?;
-        kept::forget(self)?;
+        for gone in [
+            fs::remove_file(self.publication()),
+            fs::remove_file(self.plan()),
+            fs::remove_dir_all(self.done_folder()),
+        ] {
+            unless(gone, io::ErrorKind::NotFound)?;
+        }
         for entry in fs::read_dir(&self.real)? {
             let entry = entry?;
             if entry.file_type()?.is_dir() {
@@ -260,11 +285,27 @@ impl Work {
     }
 }
 
+impl Work {
+    /// Removes the output files that are not finished, and returns how many are.
+    fn remove_unfinished(&self) -> usize {
+        let mut finished = 0;
+        for entry in fs::read_dir(self.new_folder()).into_iter().flatten().flatten() {
+            if entry.file_name().to_str().is_some_and(|name| is_there(&self.done(name))) {
+                finished += 1;
+            } else {
+                // What cannot be removed is written over by the next run.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        finished
+    }
+}
+
 impl Drop for Work {
     fn drop(&mut self) {
         let is_to_go = match self.leave {
             Leave::Nothing => true,
-            Leave::Finished => kept::remove_unfinished(self) == 0,
+            Leave::Finished => self.remove_unfinished() == 0,
             Leave::Everything => false,
         };
         // What cannot be removed now is found by the next run, which believes it by its lock.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::links::{Link, Target};
-use super::read::structures;
 use super::region::Region;
+use super::structure::{Structure, structure};
 use super::superblock;
 use super::walk::Tensor;
 use crate::diag::{Diagnostic, Errors};
@@ -24,7 +24,7 @@ const MOST_ADDED: usize = 1 << 20;
 
 /// The files that external links have led to.
 pub(super) struct Others<'a> {
-    pub(super) options: &'a OpenOptions,
+    options: &'a OpenOptions,
     /// How many files lie on the way to the one that is read.
     depth: usize,
     /// What each holds, or why it cannot be read.
@@ -38,13 +38,15 @@ impl Others<'_> {
         Others { options, depth: 0, held: HashMap::new(), files: Vec::new() }
     }
 
+    /// Reads the structures of the file of that path, and of those that its links lead to.
+    pub(super) fn structure(&mut self, path: &Path, region: &Arc<Region>) -> Result<Structure, String> {
+        let (mut structure, links) = structure(region, self.options)?;
+        self.follow(path, &links, &mut structure.leaves)?;
+        Ok(structure)
+    }
+
     /// Adds what the links of a file lead to, under the links' names. `path` is that of the file.
-    pub(super) fn follow(
-        &mut self,
-        path: &Path,
-        links: &[Link],
-        leaves: &mut Vec<Leaf<Tensor>>,
-    ) -> Result<(), String> {
+    fn follow(&mut self, path: &Path, links: &[Link], leaves: &mut Vec<Leaf<Tensor>>) -> Result<(), String> {
         let targets: HashMap<&[String], &Target> =
             links.iter().map(|link| (link.path.as_slice(), &link.target)).collect();
         let mut added = Vec::new();
@@ -155,7 +157,7 @@ impl Others<'_> {
         let region = Region::new(Arc::clone(&file) as Arc<dyn Store>, 0, file.size);
         self.files.push((file, Arc::clone(&region)));
         self.depth += 1;
-        let found = structures(path, &region, self);
+        let found = self.structure(path, &region);
         self.depth -= 1;
         region.opened();
         found

@@ -12,6 +12,7 @@ mod links;
 mod place;
 mod read;
 mod region;
+mod structure;
 mod walk;
 mod write;
 

@@ -1,24 +1,20 @@
 //! Reading an HDF5 file: which of its datasets are the weights, and where their bytes are.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hdf5_pure::{ChunkCacheConfig, Dataset, File, FileAccessProperties, Group};
-use serde_json::Value;
+use hdf5_pure::Dataset;
 
+use super::VARS;
 use super::follow::Others;
-use super::links::links;
 use super::place::{DAMAGED, Place, most_decoded};
-use super::region::{Region, Structures};
+use super::region::Region;
 use super::said;
-use super::walk::{Found, Tensor, walk};
-use super::{LAYER_NAMES, VARS, numbered};
+use super::structure::Structure;
+use super::walk::{Found, Tensor};
 use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, Errors};
-use crate::format::facts;
 use crate::format::part::Part;
 use crate::format::root::{Content, Descent, Leaf, choose};
 use crate::format::store::{Decode, OpenFile, Spool, Store, copy_swapped};
@@ -52,7 +48,7 @@ pub(super) fn read_region(
     let unreadable = |what: String| Errors::from(fail(format!("the HDF5 file cannot be read: {what}")));
     let mut others = Others::new(options);
     let Structure { metadata, facts, ordered, mut leaves } =
-        guard(|| structures(&path, region, &mut others)).and_then(|found| found).map_err(unreadable)?;
+        guard(|| others.structure(&path, region)).and_then(|found| found).map_err(unreadable)?;
     region.opened();
     part.metadata = metadata;
     part.facts = part.facts.or(facts);
@@ -97,62 +93,6 @@ pub(super) fn read_region(
 /// number of the file in `fixed_array.rs`, which is a panic in debug builds, and a damaged file must not end the program.
 fn guard<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| "it holds a number that is out of all bounds".to_owned())
-}
-
-/// What the structures of a file tell.
-pub(super) struct Structure {
-    pub(super) metadata: BTreeMap<String, String>,
-    /// The texts among the root's attributes, those that are JSON parsed; the configuration of a model is one.
-    pub(super) facts: Option<Value>,
-    /// Whether the root names its layers.
-    pub(super) ordered: bool,
-    /// All that is in its groups.
-    pub(super) leaves: Vec<Leaf<Tensor>>,
-}
-
-/// Reads the structures of the file of that path, and of those that its links lead to.
-pub(super) fn structures(
-    path: &Path,
-    region: &Arc<Region>,
-    others: &mut Others<'_>,
-) -> Result<Structure, String> {
-    // Each chunk is read once, so that none is kept.
-    let cache = ChunkCacheConfig::new().with_max_bytes(0).with_max_slots(0);
-    let properties = FileAccessProperties::new().with_chunk_cache(cache);
-    let hdf5 = File::from_source_with_options(Structures(Arc::clone(region)), properties);
-    let hdf5 = hdf5.map_err(|error| said(&error))?;
-    let root = hdf5.root();
-    let (metadata, facts, ordered) = attributes(&root)?;
-    let superblock = hdf5.superblock();
-    let links = links(&Structures(Arc::clone(region)), superblock)?;
-    let places = links.iter().filter_map(|link| link.place).collect();
-    region.hide(places, superblock.base_address.get(), usize::from(superblock.offset_size));
-    let mut leaves = walk(root, region, others.options)?;
-    others.follow(path, &links, &mut leaves)?;
-    Ok(Structure { metadata, facts, ordered, leaves })
-}
-
-/// What the root's attributes say: the metadata, the facts, and whether they name its layers.
-type Attributes = (BTreeMap<String, String>, Option<Value>, bool);
-
-/// Returns the texts among the root's attributes, as metadata and as facts, and whether it names its layers. What describes a whole Keras model
-/// (its classes, its optimizer) does not belong to weights and is no metadata.
-fn attributes(root: &Group) -> Result<Attributes, String> {
-    let all = root.attrs().map_err(|error| said(&error))?;
-    let ordered = all.contains_key(LAYER_NAMES) || all.contains_key(&numbered(LAYER_NAMES, 0));
-    let listed = |name: &str| name.starts_with(LAYER_NAMES) || name.starts_with(super::WEIGHT_NAMES);
-    let of_model = |name: &str| matches!(name, "model_config" | "training_config");
-    let mut texts: Vec<(&String, &str)> = all
-        .iter()
-        .filter(|(name, _)| !listed(name))
-        .filter_map(|(name, value)| Some((name, value.as_str()?)))
-        .collect();
-    texts.sort_unstable();
-    let parsed = texts.iter().filter_map(|(name, text)| Some(((*name).clone(), facts::parsed(text)?)));
-    let facts = facts::of_entries(parsed);
-    let own = texts.into_iter().filter(|(name, _)| !of_model(name));
-    let metadata = own.map(|(name, text)| (name.clone(), text.to_owned())).collect();
-    Ok((metadata, facts, ordered))
 }
 
 /// Returns whether it is a weights file of Keras 3: variables are in groups of that name.
@@ -226,6 +166,9 @@ fn decode(dataset: &Dataset, count: u64, rows: u64, swap: usize, to: &mut dyn Wr
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
     use super::*;
     use crate::dtype::Dtype;
     use crate::format::layout::OutputTensor;
