@@ -253,6 +253,19 @@ fn a_rank_that_is_missing_or_damaged_is_named() {
         convert().fails(&["bind/index-gap", "files of the set are missing", name]);
         std::fs::rename(folder.join("away"), folder.join(&format!("src/{name}"))).expect("moves");
     }
+    // All ranks of the last index, which an option (or a config) counts.
+    for name in ["mp_rank_01_000", "mp_rank_01_001"] {
+        std::fs::rename(folder.join(&format!("src/{name}")), folder.join(name)).expect("moves");
+    }
+    let counted = ranks(&folder, ".safetensors", &[BACK, &["--axis", "t=2", &source, &out]].concat());
+    counted.fails(&[
+        "bind/size-conflict",
+        "the names of",
+        "the last of the numbered names or files may be missing",
+    ]);
+    for name in ["mp_rank_01_000", "mp_rank_01_001"] {
+        std::fs::rename(folder.join(name), folder.join(&format!("src/{name}"))).expect("moves");
+    }
     // The last of the ranks, of which nothing else would speak.
     folder.put("src/mp_rank_01_001/model_optim_rng.safetensors", "");
     folder.put("src/mp_rank_01_000/model_optim_rng.safetensors", "");
