@@ -1,6 +1,6 @@
 //! What a caller may ask, built step by step; what follows from the destination.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::ConvertOptions;
 use crate::bind::BindOptions;
@@ -83,7 +83,8 @@ impl ConvertOptions {
     /// ending; into a folder shards of 5 GB, where the format has an index, and the files beside the source.
     ///
     /// # Errors
-    /// Returns `usage/resume` where a single file is to be resumed.
+    /// Returns `usage/resume` where a single file is to be resumed, and `usage/destination` for a name that says another
+    /// format than is asked for, or none that is written.
     ///
     /// ```
     /// use qkvconv::{ConvertOptions, Destination, Format};
@@ -95,6 +96,7 @@ impl ConvertOptions {
     /// # Ok::<(), qkvconv::Errors>(())
     /// ```
     pub fn for_destination(mut self, destination: &Destination) -> Result<ConvertOptions, Errors> {
+        check_name(self.format, destination)?;
         match destination {
             // A file is asked for by name: it is one, whatever its size, unless shards are asked for too.
             Destination::File(path) => {
@@ -111,6 +113,48 @@ impl ConvertOptions {
         }
         Ok(self)
     }
+}
+
+/// Makes sure that a reader who goes by the destination's name finds what the name says.
+fn check_name(format: Option<Format>, destination: &Destination) -> Result<(), Errors> {
+    let path = destination.path();
+    let error = |message: String| Diagnostic::error("usage/destination", message).file(path);
+    match destination {
+        Destination::File(_) => {
+            let named = Format::of_ending(path);
+            let (Some(wanted), Some(named)) = (format, named) else { return Ok(()) };
+            if wanted == named {
+                return Ok(());
+            }
+            let message = format!(
+                "the destination is named as {named} files are, and `--format {wanted}` is asked for"
+            );
+            Err(error(message).help("give it the ending of the format, or leave out `--format`").into())
+        }
+        Destination::Folder(_) => {
+            let Some(suffix) =
+                file_suffix(path).filter(|_| format.is_none() && !destination.is_plainly_folder())
+            else {
+                return Ok(());
+            };
+            let known: Vec<String> = Format::written_endings().map(|ending| format!(".{ending}")).collect();
+            let message =
+                format!("the destination ends in `.{suffix}`, and no format with that ending is written");
+            let help = format!(
+                "end the name in one of {}; for a folder of that name put `/` behind it, or give `--format`",
+                known.join(", ")
+            );
+            Err(error(message).help(help).into())
+        }
+    }
+}
+
+/// Returns what a name ends in where that looks like the ending of a file: a letter first, so that the version in
+/// `Llama-3.1-8B` is none.
+fn file_suffix(path: &Path) -> Option<&str> {
+    let suffix = path.extension()?.to_str()?;
+    let is_word = suffix.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    (is_word && suffix.starts_with(|c: char| c.is_ascii_alphabetic())).then_some(suffix)
 }
 
 /// Makes sure that there can be finished files to go on from.

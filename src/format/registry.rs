@@ -63,6 +63,12 @@ impl Format {
         Format::ALL.iter().find(has).copied()
     }
 
+    /// Returns the endings of files that are written, without the dot.
+    pub(crate) fn written_endings() -> impl Iterator<Item = &'static str> {
+        let written = Format::ALL.iter().filter(|format| format.is_written());
+        written.flat_map(|format| format.spec().endings.iter().copied())
+    }
+
     /// Returns the name of a checkpoint of one file.
     pub(crate) const fn single_name(self) -> &'static str {
         self.spec().file_name

@@ -233,7 +233,18 @@ impl Run {
     /// Demands that it failed, with each of these texts in its messages.
     #[track_caller]
     pub(crate) fn fails(self, texts: &[&str]) -> Run {
-        assert_eq!(self.code, 1, "{}\n{}", self.stdout, self.stderr);
+        self.exits(1, texts)
+    }
+
+    /// Demands that the command line was refused, with each of these texts in its messages.
+    #[track_caller]
+    pub(crate) fn is_wrong_usage(self, texts: &[&str]) -> Run {
+        self.exits(2, texts)
+    }
+
+    #[track_caller]
+    fn exits(self, code: i32, texts: &[&str]) -> Run {
+        assert_eq!(self.code, code, "{}\n{}", self.stdout, self.stderr);
         for text in texts {
             assert!(self.stderr.contains(text), "`{text}` is not in:\n{}", self.stderr);
         }

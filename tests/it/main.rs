@@ -8,6 +8,7 @@ mod check;
 mod cli;
 mod companions;
 mod corpus;
+mod destination;
 mod draft;
 mod errors;
 mod evidence;

@@ -17,13 +17,16 @@ impl Destination {
     /// Tells what the user means: a path that ends as the files of a format do and is no folder is a file, any other a
     /// folder.
     pub fn resolve(dst: &Path) -> Destination {
-        let ends_in_separator =
-            dst.as_os_str().as_encoded_bytes().last().is_some_and(|&b| b == b'/' || b == b'\\');
-        if Format::of_ending(dst).is_some() && !dst.is_dir() && !ends_in_separator {
+        if Format::of_ending(dst).is_some() && !dst.is_dir() && !ends_in_separator(dst) {
             Destination::File(dst.to_owned())
         } else {
             Destination::Folder(dst.to_owned())
         }
+    }
+
+    /// Returns whether it is a folder whatever its name ends in: one that is there, or is named with a separator behind it.
+    pub(crate) fn is_plainly_folder(&self) -> bool {
+        matches!(self, Destination::Folder(path) if path.is_dir() || ends_in_separator(path))
     }
 
     /// Returns the path that the user named.
@@ -32,6 +35,10 @@ impl Destination {
             Destination::File(path) | Destination::Folder(path) => path,
         }
     }
+}
+
+fn ends_in_separator(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().last().is_some_and(|&b| b == b'/' || b == b'\\')
 }
 
 /// How to publish.
