@@ -284,7 +284,7 @@ impl<'a> Conversion<'a> {
                 (&bind_options.provenance, catalog),
                 carry,
             )?;
-            layout.companions = std::mem::take(&mut beside.files);
+            layout.companions.append(&mut beside.files);
         }
         let mut warnings: Vec<Diagnostic> = catalog.warnings.iter().chain(&bound.warnings).cloned().collect();
         warnings.extend(std::mem::take(&mut layout.warnings));
@@ -379,12 +379,12 @@ impl<'a> Conversion<'a> {
         limits: &Limits,
         progress: &dyn Progress,
     ) -> Result<Done, Errors> {
-        let written = if self.resume {
-            self.write_by_file(staging, limits, progress)
-        } else {
-            self.write(staging, limits, progress)
+        let written = match self.resume {
+            true => self.write_by_file(staging, limits, progress),
+            false => self.write(staging, limits, progress),
         };
         let (stats, kept) = written.map_err(|errors| errors.in_file("exec/write", destination.path()))?;
+        staging.seal_index(&self.layout, limits.threads, progress)?;
         let checked = match verify {
             Verify::None => None,
             how => {

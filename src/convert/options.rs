@@ -122,6 +122,11 @@ fn check_name(format: Option<Format>, destination: &Destination) -> Result<(), E
     match destination {
         Destination::File(_) => {
             let named = Format::of_ending(path);
+            if let Some(format) = format.or(named).filter(|format| format.is_folder()) {
+                let message = format!("a {format} checkpoint is several files, and the destination is one");
+                let help = format!("name a folder, and give `--format {format}`");
+                return Err(error(message).help(help).into());
+            }
             let (Some(wanted), Some(named)) = (format, named) else { return Ok(()) };
             if wanted == named {
                 return Ok(());

@@ -61,13 +61,35 @@ pub enum Content {
     Copy(PathBuf, u64),
 }
 
-/// The index of a sharded checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The file that holds the others of a checkpoint together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutputIndex {
     /// Its name, without a folder.
     pub name: String,
-    /// All of its text.
+    /// All of its bytes; those of checksums are zeros until the data is there.
     pub bytes: Vec<u8>,
+    /// Whether it is what a reader opens, who finds the data by it.
+    pub is_opened: bool,
+    /// Checksums of the data.
+    pub sums: Vec<DataSum>,
+    /// Ranges of its own bytes, each with the place of its checksum; they hold checksums of the data.
+    pub own_sums: Vec<(Range<usize>, usize)>,
+}
+
+/// A masked CRC-32C (google/leveldb, `util/crc32c.h`) of data, written into the index as four little-endian bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataSum {
+    /// The file of the data, an index into [`OutputLayout::files`].
+    pub file: usize,
+    /// The bytes of that file.
+    pub of: Range<u64>,
+    /// Where it is written in the index.
+    pub at: usize,
+}
+
+/// Masks a CRC-32C as it is stored: a checksum of bytes that hold checksums would be weak otherwise.
+pub(crate) const fn masked(crc: u32) -> u32 {
+    crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 /// Where a tensor lies.
@@ -106,6 +128,18 @@ pub(super) struct FileLayout {
     pub(super) checksums: Vec<Checksum>,
     /// Where each tensor begins, in the order in which the tensors were given.
     pub(super) offsets: Vec<u64>,
+    /// What stands beside the file, of a format that keeps it apart from the data.
+    pub(super) beside: Option<Beside>,
+}
+
+/// What a format keeps beside the file with the data.
+pub(super) struct Beside {
+    /// The name of the file with the data.
+    pub(super) data_name: String,
+    /// The index; its sums count the file with the data as the first.
+    pub(super) index: OutputIndex,
+    /// A file that names the checkpoint, and its bytes.
+    pub(super) pointer: (String, Vec<u8>),
 }
 
 /// What one file is to hold.

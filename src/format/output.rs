@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
 
-use super::layout::{FileContents, FileLayout, no_json};
+use super::layout::{Beside, FileContents, FileLayout, no_json};
 use super::member::Split;
 use super::names::{index_name, shard_name};
 use super::shards::{index_bytes, name_problem};
@@ -14,8 +14,9 @@ use super::spec::Shards;
 use super::{Format, numpy, shown};
 use crate::diag::{Collector, Diagnostic, Errors};
 
+pub(crate) use super::layout::masked;
 pub use super::layout::{
-    Checksum, Companion, Content, OutputFile, OutputIndex, OutputLayout, OutputTensor, Placement,
+    Checksum, Companion, Content, DataSum, OutputFile, OutputIndex, OutputLayout, OutputTensor, Placement,
 };
 
 /// How a checkpoint is laid out.
@@ -66,6 +67,7 @@ pub fn lay_out(
     let mut out = Collector::default();
     let mut files = Vec::with_capacity(count);
     let mut placements = vec![Placement { file: 0, offset: 0 }; tensors.len()];
+    let mut beside = None;
     for (file, shard) in shards.into_iter().enumerate() {
         let name = if count == 1 { format.single_name().to_owned() } else { shard_name(format, file, count) };
         let (own, sizes) = (&tensors[shard.clone()], &sizes[shard.clone()]);
@@ -85,6 +87,11 @@ pub fn lay_out(
         for (place, offset) in placements[shard].iter_mut().zip(layout.offsets) {
             *place = Placement { file, offset };
         }
+        let mut name = name;
+        if let Some(Beside { data_name, index, pointer: (pointer, bytes) }) = layout.beside {
+            name = data_name;
+            beside = Some((index, Companion { name: pointer, content: Content::Bytes(bytes) }));
+        }
         files.push(OutputFile {
             name,
             pieces: layout.pieces,
@@ -94,8 +101,11 @@ pub fn lay_out(
     }
     let ((), warnings) = out.finish(())?;
     let has_index = count > 1 && format.has_index();
-    let index = if has_index { Some(index(format, tensors, &placements, &files, total)?) } else { None };
-    Ok(OutputLayout { format, files, index, placements, companions: Vec::new(), warnings })
+    let (mut index, pointer) = beside.unzip();
+    if has_index {
+        index = Some(self::index(format, tensors, &placements, &files, total)?);
+    }
+    Ok(OutputLayout { format, files, index, placements, companions: pointer.into_iter().collect(), warnings })
 }
 
 /// Lays out one array as a NumPy file of its own (`.npy`).
@@ -115,7 +125,7 @@ pub fn lay_out_array(tensor: &OutputTensor<'_>) -> Result<OutputLayout, Errors> 
         companions: Vec::new(),
         warnings,
     };
-    if let Some(FileLayout { pieces, size, checksums, offsets }) = array {
+    if let Some(FileLayout { pieces, size, checksums, offsets, .. }) = array {
         layout.placements.extend(offsets.into_iter().map(|offset| Placement { file: 0, offset }));
         layout.files.push(OutputFile { name: format!("{}.npy", tensor.key), pieces, size, checksums });
     }
@@ -132,6 +142,14 @@ pub fn lay_out_set(
     options: &OutputOptions,
 ) -> Result<OutputLayout, Errors> {
     let format = options.format;
+    if format.is_folder() {
+        let message = format!(
+            "the layout says in which file each tensor lies, and a {format} checkpoint is several files"
+        );
+        return Err(Diagnostic::error("format/no-sets", message)
+            .help("choose another with `--format`")
+            .into());
+    }
     let mut files: IndexMap<&str, Vec<(usize, OutputTensor<'_>)>> = IndexMap::new();
     for (at, tensor) in tensors.iter().enumerate() {
         let (file, key) = tensor.key.split_once("::").unwrap_or((format.single_name(), tensor.key));
@@ -289,7 +307,7 @@ fn index(
     let weight_map =
         tensors.iter().zip(placements).map(|(t, place)| (t.key, files[place.file].name.as_str()));
     let bytes = index_bytes(total, weight_map.collect()).map_err(|error| no_json("the index", &error))?;
-    Ok(OutputIndex { name: index_name(format), bytes })
+    Ok(OutputIndex { name: index_name(format), bytes, ..OutputIndex::default() })
 }
 
 #[cfg(test)]

@@ -48,7 +48,12 @@ impl Format {
 
     /// Returns whether checkpoints of the format can be cut into several files.
     pub const fn has_shards(self) -> bool {
-        !matches!(self.spec().shards, Shards::None)
+        matches!(self.spec().shards, Shards::Index | Shards::Numbered(_))
+    }
+
+    /// Returns whether a checkpoint is a folder of files, whatever its size.
+    pub const fn is_folder(self) -> bool {
+        matches!(self.spec().shards, Shards::Apart)
     }
 
     /// Returns whether the several files of a checkpoint have an index.
@@ -65,7 +70,7 @@ impl Format {
 
     /// Returns the endings of files that are written, without the dot.
     pub(crate) fn written_endings() -> impl Iterator<Item = &'static str> {
-        let written = Format::ALL.iter().filter(|format| format.is_written());
+        let written = Format::ALL.iter().filter(|format| format.is_written() && !format.is_folder());
         written.flat_map(|format| format.spec().endings.iter().copied())
     }
 

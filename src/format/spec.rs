@@ -53,6 +53,8 @@ pub(super) struct Find {
 pub(super) enum Shards {
     /// There is one file.
     None,
+    /// The data is one file, and an index beside it is what is opened.
+    Apart,
     /// An index names them (`*.index.json`).
     Index,
     /// Each holds its number and how many there are, at most so many.

@@ -12,8 +12,7 @@ fn convert(folder: &Folder, more: &[&str]) -> crate::kit::Run {
 #[test]
 fn a_name_that_ends_as_files_of_no_written_format_is_refused() {
     let folder = Folder::new();
-    for name in ["out.onnx", "out.pb", "out.mlmodel", "out.nemo", "out.zip", "out.index", "out.npy", "out.v2"]
-    {
+    for name in ["out.onnx", "out.pb", "out.mlmodel", "out.nemo", "out.zip", "out.npy", "out.v2"] {
         convert(&folder, &[name]).is_wrong_usage(&[
             "usage/destination",
             name,

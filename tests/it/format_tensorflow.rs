@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use qkvconv::format::{Format, OpenOptions, open};
 
-use crate::kit::{Folder, Tensors, assert_holds, read};
+use crate::kit::{Folder, Tensor, Tensors, assert_holds, read};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/formats/tensorflow").join(name)
@@ -114,4 +114,86 @@ fn a_missing_data_file_is_named() {
     let run = folder.run(&["diff", ".", &expected.to_string_lossy()]);
     assert!(run.code != 0 && run.stderr.contains("format/missing-shard"), "{run:?}");
     assert!(run.stderr.contains("`model.ckpt.data-00001-of-00002`"), "{run:?}");
+}
+
+/// Tensors of several types, with so many names that the index has several blocks.
+fn many() -> Tensors {
+    let mut numbers = crate::kit::xorshift();
+    let mut tensors = Tensors::new();
+    let mut add = |name: String, dtype: &str, shape: &[u64]| {
+        let count = shape.iter().product::<u64>() as usize * crate::kit::width(dtype);
+        let bytes = (0..count).map(|_| numbers() as u8 & 0x3f).collect();
+        tensors.insert(name, Tensor { dtype: dtype.to_owned(), shape: shape.to_vec(), bytes });
+    };
+    for layer in 0..2 {
+        let module = format!("encoder/layer_{layer}/attention");
+        for name in ["query", "key", "value"] {
+            add(format!("{module}/self/{name}/kernel"), "F32", &[6, 10]);
+            add(format!("{module}/self/{name}/bias"), "F32", &[10]);
+        }
+        add(format!("{module}/output/dense/kernel"), "F32", &[10, 6]);
+        add(format!("{module}/output/dense/bias"), "F32", &[6]);
+    }
+    for (dtype, shape) in
+        [("BF16", &[3, 5][..]), ("F16", &[7]), ("I64", &[]), ("BOOL", &[5]), ("U8", &[0, 3])]
+    {
+        add(format!("other/{dtype}"), dtype, shape);
+    }
+    for number in 0..3000 {
+        add(format!("{:0>5}/{}", number * 7_919 % 100_003, "name".repeat(50)), "U8", &[3]);
+    }
+    tensors
+}
+
+#[test]
+fn a_checkpoint_is_written_and_read_again() {
+    let folder = Folder::new();
+    folder.tensors("source.safetensors", &many());
+    let pair = ["--from", "attention/tf", "--to", "attention/tf", "--axis", "h=2"];
+    folder.run(&[&pair[..], &["--format", "tensorflow", "source.safetensors", "out"]].concat()).ok();
+    assert_eq!(
+        crate::kit::names(&folder.join("out")),
+        ["checkpoint", "model.ckpt.data-00000-of-00001", "model.ckpt.index"]
+    );
+    let index = std::fs::metadata(folder.join("out/model.ckpt.index")).expect("is there").len();
+    assert!(index > 2 * 262_144, "several blocks: {index} bytes");
+    // By its folder, its prefix and its index; `diff` reads every value, and each checksum with it.
+    for source in ["out", "out/model.ckpt", "out/model.ckpt.index"] {
+        let same = folder.run(&["diff", "source.safetensors", source]).ok();
+        assert!(same.stdout.contains("all tensors are bit-equal"), "{}", same.stdout);
+    }
+    // A byte of the data is found by its checksum.
+    let data = folder.join("out/model.ckpt.data-00000-of-00001");
+    let mut bytes = std::fs::read(&data).expect("readable");
+    bytes[100] ^= 1;
+    std::fs::write(&data, bytes).expect("writable");
+    folder.run(&["diff", "source.safetensors", "out"]).fails(&["the data of `", "is damaged"]);
+}
+
+#[test]
+fn names_of_objects_are_described() {
+    let folder = Folder::new();
+    let source = crate::kit::root().join("tests/data/digits/model.safetensors").display().to_string();
+    let to = |layout: &str, out: &str| {
+        let pair = ["--from", "attention/pytorch-fused", "--to", layout, "--axis", "h=4"];
+        folder
+            .run(&[&pair[..], &["--format", "tensorflow", "--only", "*self_attn*", &source, out]].concat())
+            .ok();
+        open(&folder.join(out), &OpenOptions::default()).expect("opens").catalog().warnings.clone()
+    };
+    let warnings = to("attention/tf-einsum", "objects");
+    assert!(warnings[0].message.contains("`_CHECKPOINTABLE_OBJECT_GRAPH` (text)"), "{warnings:?}");
+    assert!(to("attention/tf", "names").is_empty());
+}
+
+#[test]
+fn a_checkpoint_is_a_folder() {
+    let folder = Folder::new();
+    folder.tensors("source.safetensors", &many());
+    let pair = ["--from", "attention/tf", "--to", "attention/tf", "--axis", "h=2"];
+    let run = |more: &[&str]| folder.run(&[&pair[..], &["source.safetensors"], more].concat());
+    run(&["out.index"]).is_wrong_usage(&["usage/destination", "several files", "--format tensorflow"]);
+    run(&["--format", "tensorflow", "out.pt"]).is_wrong_usage(&["usage/destination", "several files"]);
+    run(&["--format", "tensorflow", "--dtype", "bf16", "--resume", "out"]).ok();
+    assert!(folder.join("out/checkpoint").is_file());
 }

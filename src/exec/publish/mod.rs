@@ -106,6 +106,8 @@ pub struct Staging {
     /// Files beside those with tensors.
     companions: Vec<Staged>,
     index: Option<Staged>,
+    /// Whether a reader opens the index and not the files.
+    is_opened_by_index: bool,
     destination: Destination,
     place: Place,
     /// The older checkpoint's index, which beside the new files would make a mix.
@@ -169,6 +171,7 @@ impl Staging {
             files: Vec::new(),
             companions: Vec::new(),
             index: None,
+            is_opened_by_index: layout.index.as_ref().is_some_and(|index| index.is_opened),
             destination: destination.clone(),
             place,
             old_index: None,
@@ -286,9 +289,19 @@ impl Staging {
         self.files.get(file).map_or(self.destination.path(), |staged| &staged.target)
     }
 
-    /// Returns the files' temporary paths, for reading them back before they are published.
+    /// Writes the index anew, with the checksums in it.
+    pub(super) fn write_index(&self, bytes: &[u8]) -> Result<(), Errors> {
+        let Some(staged) = &self.index else { return Ok(()) };
+        let written = staged.file.file().and_then(|file| write_all_at(&file, 0, bytes));
+        written.map_err(|error| io_error(&staged.target, "write it", &error).into())
+    }
+
+    /// Returns the temporary paths of what a reader opens, for reading it back before it is published: the files, or the
+    /// index that leads to them.
     pub fn temporary_paths(&self) -> Vec<PathBuf> {
-        self.files.iter().map(|staged| system::named(&staged.path)).collect()
+        let index = self.index.iter().filter(|_| self.is_opened_by_index);
+        let files = self.files.iter().filter(|_| !self.is_opened_by_index);
+        index.chain(files).map(|staged| system::named(&staged.path)).collect()
     }
 
     /// Throws everything away, also what [`Staging::finished`] has recorded.

@@ -17,7 +17,11 @@ fn layout(files: &[(&str, u64, &[u8])], index: Option<&[u8]>) -> OutputLayout {
         size,
         checksums: Vec::new(),
     };
-    let index = index.map(|text| OutputIndex { name: INDEX_NAME.to_owned(), bytes: text.to_vec() });
+    let index = index.map(|text| OutputIndex {
+        name: INDEX_NAME.to_owned(),
+        bytes: text.to_vec(),
+        ..OutputIndex::default()
+    });
     let files = files.iter().map(file).collect();
     OutputLayout {
         format: Format::Safetensors,

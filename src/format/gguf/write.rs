@@ -92,7 +92,7 @@ pub(in crate::format) fn lay_out(
     };
     offsets.iter_mut().for_each(|offset| *offset += start);
     // ggml reads the padding behind the last tensor too.
-    Ok(FileLayout { pieces: vec![(0, header)], size, checksums: Vec::new(), offsets })
+    Ok(FileLayout { pieces: vec![(0, header)], size, checksums: Vec::new(), offsets, beside: None })
 }
 
 /// Returns the metadata of one of several files: keys, types and values.

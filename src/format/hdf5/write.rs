@@ -54,7 +54,7 @@ pub(in crate::format) fn lay_out(
     }
     let offsets = vec![0; tensors.len()];
     if failed {
-        return Ok(FileLayout { pieces: Vec::new(), size: 0, checksums: Vec::new(), offsets });
+        return Ok(FileLayout { pieces: Vec::new(), size: 0, checksums: Vec::new(), offsets, beside: None });
     }
     let metadata = kept(metadata, form, &groups, out);
     let image = image(tensors, sizes, &datatypes, &groups, &metadata, form);
@@ -62,7 +62,7 @@ pub(in crate::format) fn lay_out(
         let message = format!("an HDF5 file cannot hold {what}");
         Errors::from(Diagnostic::error("format/cannot-hold", message).help(OTHER))
     })?;
-    Ok(FileLayout { pieces: vec![(0, bytes)], size, checksums: Vec::new(), offsets })
+    Ok(FileLayout { pieces: vec![(0, bytes)], size, checksums: Vec::new(), offsets, beside: None })
 }
 
 const OTHER: &str = "write another format, as with `--format safetensors`";

@@ -44,7 +44,13 @@ pub(in crate::format) fn lay_out(
     if !writer.now.is_empty() {
         writer.pieces.push((writer.start, writer.now));
     }
-    Ok(FileLayout { pieces: writer.pieces, size, checksums: Vec::new(), offsets: writer.offsets })
+    Ok(FileLayout {
+        pieces: writer.pieces,
+        size,
+        checksums: Vec::new(),
+        offsets: writer.offsets,
+        beside: None,
+    })
 }
 
 fn cannot(tensor: &OutputTensor<'_>, message: String, help: &str) -> Diagnostic {

@@ -43,7 +43,13 @@ pub(in crate::format) fn lay_out(
     }
     let archive = lay_out_archive(entries, &comment);
     let offsets = archive.holes.into_iter().take(tensors.len()).collect();
-    Ok(FileLayout { pieces: archive.pieces, size: archive.size, checksums: archive.checksums, offsets })
+    Ok(FileLayout {
+        pieces: archive.pieces,
+        size: archive.size,
+        checksums: archive.checksums,
+        offsets,
+        beside: None,
+    })
 }
 
 /// Returns what stands before an array's elements, or reports why the format cannot hold them.
@@ -92,6 +98,7 @@ pub(in crate::format) fn lay_out_array(
         size: start + size,
         checksums: Vec::new(),
         offsets: vec![start],
+        beside: None,
     })
 }
 

@@ -50,7 +50,13 @@ pub(in crate::format) fn lay_out(
     entries.push(known("version", b"3\n".to_vec()));
     let archive = lay_out_archive(entries, b"");
     let offsets = archive.holes.into_iter().skip(first).take(tensors.len()).collect();
-    Ok(FileLayout { pieces: archive.pieces, size: archive.size, checksums: archive.checksums, offsets })
+    Ok(FileLayout {
+        pieces: archive.pieces,
+        size: archive.size,
+        checksums: archive.checksums,
+        offsets,
+        beside: None,
+    })
 }
 
 /// How a pickle names a type.

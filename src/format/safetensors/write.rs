@@ -61,7 +61,13 @@ fn lay_out_within(
     }
     let start = header.len() as u64;
     offsets.iter_mut().for_each(|offset| *offset += start);
-    Ok(FileLayout { pieces: vec![(0, header)], size: start + end, checksums: Vec::new(), offsets })
+    Ok(FileLayout {
+        pieces: vec![(0, header)],
+        size: start + end,
+        checksums: Vec::new(),
+        offsets,
+        beside: None,
+    })
 }
 
 /// A header's JSON text. The entries are written in the order of their offsets, the metadata sorted, so that

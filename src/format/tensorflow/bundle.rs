@@ -568,7 +568,7 @@ mod tests {
         type Change<'a> = &'a dyn Fn(&mut Bundle);
         let cases: &[(&str, Change)] = &[
             ("readers of version 2", &|bundle| {
-                bundle.header.version = Some(proto::Version { min_consumer: 2 })
+                bundle.header.version = Some(proto::Version { producer: 2, min_consumer: 2 })
             }),
             ("order of bytes is 7", &|bundle| bundle.header.endianness = 7),
             ("not UTF-8", &|bundle| bundle.entries.push((b"a\xff".to_vec(), Vec::new()))),

@@ -20,6 +20,9 @@ pub(super) struct Header {
 /// The versions of the format.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Version {
+    /// The version that wrote it.
+    #[prost(int32, tag = "1")]
+    pub(super) producer: i32,
     /// The oldest version that reads it; 1 is the only one so far.
     #[prost(int32, tag = "2")]
     pub(super) min_consumer: i32,
@@ -100,6 +103,67 @@ pub(super) enum Held {
     Not(&'static str),
 }
 
+/// TensorFlow's number for text.
+pub(super) const TEXT: i32 = 7;
+
+/// Returns TensorFlow's number for a type, if it has one.
+pub(super) fn number_of(dtype: Dtype) -> Option<i32> {
+    (1..64).find(|&number| held(number) == Some(Held::As(dtype)))
+}
+
+/// The objects of which a checkpoint holds the state (tensorflow/tensorflow,
+/// `tensorflow/core/protobuf/trackable_object_graph.proto`).
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Graph {
+    /// The objects; the first is the root.
+    #[prost(message, repeated, tag = "1")]
+    pub(super) nodes: Vec<Object>,
+}
+
+/// An object.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Object {
+    /// The objects that are its attributes.
+    #[prost(message, repeated, tag = "1")]
+    pub(super) children: Vec<Child>,
+    /// The tensors that it holds.
+    #[prost(message, repeated, tag = "2")]
+    pub(super) attributes: Vec<Attribute>,
+    /// Whether it, or an object in it, holds a tensor.
+    #[prost(message, optional, tag = "5")]
+    pub(super) has_values: Option<Flag>,
+}
+
+/// An object in another.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Child {
+    /// Its number among the objects.
+    #[prost(int32, tag = "1")]
+    pub(super) node: i32,
+    /// What the other calls it.
+    #[prost(string, tag = "2")]
+    pub(super) name: String,
+}
+
+/// A tensor of an object.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Attribute {
+    /// What the object calls it.
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    /// The key of its entry.
+    #[prost(string, tag = "3")]
+    pub(super) key: String,
+}
+
+/// `google.protobuf.BoolValue`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Flag {
+    /// The value.
+    #[prost(bool, tag = "1")]
+    pub(super) value: bool,
+}
+
 /// Returns what a number of TensorFlow's `DataType` stands for (tensorflow/tensorflow,
 /// `tensorflow/core/framework/types.proto`).
 pub(super) const fn held(dtype: i32) -> Option<Held> {
@@ -110,7 +174,7 @@ pub(super) const fn held(dtype: i32) -> Option<Held> {
         4 => Held::As(Dtype::U8),
         5 => Held::As(Dtype::I16),
         6 => Held::As(Dtype::I8),
-        7 => Held::Passed("text"),
+        TEXT => Held::Passed("text"),
         8 => Held::As(Dtype::C64),
         9 => Held::As(Dtype::I64),
         10 => Held::As(Dtype::Bool),
