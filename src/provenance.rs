@@ -238,6 +238,11 @@ pub struct Fact<'a> {
 }
 
 impl Fact<'_> {
+    /// Returns the entry's path in its document, with dots.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Returns where it stands, in words: `config.json` and the entry's path.
     pub fn place(&self) -> String {
         format!("{} `{}`", self.document, self.path)

@@ -3,6 +3,7 @@
 mod attention;
 mod companions;
 mod computed;
+mod config;
 mod options;
 pub(crate) mod random;
 mod resume;
@@ -12,7 +13,8 @@ mod weigh;
 
 pub use attention::Attention;
 use attention::Computation;
-pub use companions::{Companions, WrittenConfig};
+pub use companions::Companions;
+pub use config::WrittenConfig;
 pub use verification::{Verification, VerifyOptions};
 
 use std::collections::BTreeMap;
@@ -20,7 +22,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::bind::{BindOptions, Bound, bind};
-use crate::catalog::Catalog;
 use crate::claims::Claims;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::evidence::Evidence;
@@ -448,27 +449,6 @@ impl Conversion<'_> {
             Verify::None | Verify::Readback => None,
         };
         Ok(Checked { read_back, attention, ..Checked::default() })
-    }
-}
-
-impl ConvertOptions {
-    /// Returns what a checkpoint says of itself: what `bind` tells, else the config that the caller names, else those
-    /// beside the checkpoint under the usual names and the given ones; and what its files hold.
-    ///
-    /// # Errors
-    /// Returns every config that cannot be read or is not JSON.
-    pub fn provenance<'n>(
-        &self,
-        source: &Path,
-        config_files: impl IntoIterator<Item = &'n str>,
-        catalog: &Catalog,
-    ) -> Result<Provenance, Errors> {
-        let mut provenance = match &self.bind.provenance {
-            given if given.is_named() => given.clone(),
-            _ => Provenance::read(source, self.config.as_deref(), config_files, self.open.max_config)?,
-        };
-        provenance.add_inside(catalog);
-        Ok(provenance)
     }
 }
 

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use super::ConvertOptions;
 use crate::bind::BindOptions;
+use crate::catalog::Catalog;
 use crate::diag::{Diagnostic, Errors};
 use crate::exec::publish::Destination;
 use crate::format::{Format, OpenOptions};
+use crate::provenance::Provenance;
 
 /// The most bytes in a shard where nothing else is said, as huggingface_hub has it
 /// (`src/huggingface_hub/serialization/_base.py`, MAX_SHARD_SIZE).
@@ -112,6 +114,25 @@ impl ConvertOptions {
             }
         }
         Ok(self)
+    }
+
+    /// Returns what a checkpoint says of itself: what `bind` tells, else the config that the caller names, else those
+    /// beside the checkpoint under the usual names and the given ones; and what its files hold.
+    ///
+    /// # Errors
+    /// Returns every config that cannot be read or is not JSON.
+    pub fn provenance<'n>(
+        &self,
+        source: &Path,
+        config_files: impl IntoIterator<Item = &'n str>,
+        catalog: &Catalog,
+    ) -> Result<Provenance, Errors> {
+        let mut provenance = match &self.bind.provenance {
+            given if given.is_named() => given.clone(),
+            _ => Provenance::read(source, self.config.as_deref(), config_files, self.open.max_config)?,
+        };
+        provenance.add_inside(catalog);
+        Ok(provenance)
     }
 }
 

@@ -128,7 +128,7 @@ pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration)
         "companions": {
             "carried": conversion.companions.carried,
             "config": conversion.companions.config.as_ref().map(|config| {
-                json!({ "name": config.name, "told": config.told, "untold": config.untold })
+                json!({ "name": config.name, "told": config.told, "kept": config.kept, "untold": config.untold })
             }),
         },
         "unused": unused.iter()

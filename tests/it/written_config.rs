@@ -147,3 +147,57 @@ fn settings_name_what_is_declared() {
     check(json!({ "keys": "s", "is": 1, "size": "d" })).fails(&["mapping/setting", "two places"]);
     check(json!({ "size": "d" })).fails(&["keys"]);
 }
+
+/// A module family knows a few entries of a model's config; the others stay.
+#[test]
+fn what_the_mapping_has_no_word_for_stays_under_its_name() {
+    let folder = Folder::new();
+    folder.put(
+        "family.json",
+        mapping(
+            "pair",
+            json!({ "d": "rows", "e": "width" }),
+            json!({ "q": "d e" }),
+            json!({
+                "ours": {
+                    "tensors": { "q": "q: d e" },
+                    "part": ["text_config", "."],
+                    "config": { "d": "rows", "e": "width" },
+                    "settings": { "epsilon": "eps", "window": "window" }
+                },
+                "theirs": {
+                    "tensors": { "Q": "q: e d" },
+                    "config": { "d": "n.rows", "e": "width" },
+                    "settings": { "epsilon": "norm.eps" }
+                }
+            }),
+        ),
+    );
+    std::fs::create_dir(folder.join("src")).expect("a folder");
+    folder.tensors("src/model.safetensors", &Tensors::from([("q".to_owned(), Tensor::index(&[5, 7], 0))]));
+    let convert = |config: Value| {
+        folder.put("src/config.json", config.to_string());
+        let args = ["--mapping", "family.json", "--from", "ours", "--to", "theirs", "--force", "src", "out"];
+        let said = folder.run(&args).ok().stderr;
+        assert!(!said.contains("not told"), "{said}");
+        (json_of(&folder.join("out/config.json")), said)
+    };
+    let flat = json!({ "model_type": "mine", "rows": 5, "width": 7, "eps": 1e-5, "window": 3, "n": { "layers": 2 } });
+    let (config, said) = convert(flat);
+    let wanted = json!({
+        "model_type": "mine", "n": { "rows": 5, "layers": 2 }, "width": 7, "norm": { "eps": 1e-5 }, "window": 3
+    });
+    assert_eq!(config, wanted);
+    assert!(said.contains("config.json keeps as they are: model_type, window\n"), "{said}");
+    assert!(said.contains("still says that it is a `mine`"), "{said}");
+    let nested = json!({
+        "model_type": "outer", "vision": { "rows": 9 },
+        "text_config": { "rows": 5, "width": 7, "eps": 1e-5, "act": "gelu" }
+    });
+    let (config, _) = convert(nested);
+    let wanted = json!({
+        "model_type": "outer", "vision": { "rows": 9 }, "text_config": { "act": "gelu" },
+        "n": { "rows": 5 }, "width": 7, "norm": { "eps": 1e-5 }
+    });
+    assert_eq!(config, wanted);
+}
