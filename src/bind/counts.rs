@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Binding;
 use super::pair::{AxisId, Side};
 use super::unknowns::Unknowns;
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::mapping::Rule;
 
 impl Binding<'_> {
@@ -24,7 +24,7 @@ impl Binding<'_> {
             let Some(&size) = found.first().filter(|_| found.len() == 1) else {
                 let sizes: Vec<String> = found.iter().map(u64::to_string).collect();
                 errors.push(
-                    Diagnostic::error("bind/count", format!("a name needs the size of `{name}`"))
+                    Diagnostic::error(BindCode::Count, format!("a name needs the size of `{name}`"))
                         .file(&self.catalog.path)
                         .rule(&rule.template.span)
                         .expected("one size")
@@ -47,7 +47,7 @@ impl Binding<'_> {
                 }
                 let sizes: Vec<String> = found.iter().map(u64::to_string).collect();
                 errors.push(
-                    Diagnostic::error("bind/count", format!("a name tells another size of `{name}`"))
+                    Diagnostic::error(BindCode::Count, format!("a name tells another size of `{name}`"))
                         .file(&self.catalog.path)
                         .tensor(&self.catalog.tensors[matched.tensor].key)
                         .rule(&self.pair.layout(Side::Source).rules[matched.rule].template.span)

@@ -12,7 +12,7 @@ use super::pair::{AxisId, ParamId, Side};
 use super::sizes::{Origin, Var};
 use super::unknowns::{Fact, Unknowns};
 use super::{Binding, Size};
-use crate::diag::{Collector, Diagnostic, nearest_key};
+use crate::diag::{BindCode, Collector, Diagnostic, nearest_key};
 use crate::mapping::forward::stored_name;
 use crate::mapping::key::Captures;
 use crate::mapping::role::AxisRole;
@@ -28,14 +28,14 @@ pub(super) fn check_conditions(layout: &Layout, options: &BindOptions, errors: &
         let error = match facts.hold(one) {
             Some(true) => continue,
             Some(false) => Diagnostic::error(
-                "bind/condition",
+                BindCode::Condition,
                 format!("the config is not that of the source layout `{}`", layout.name),
             )
             .found(facts.words(&condition.key))
             .help("choose the layout that fits the config"),
             None if options.allows(Allow::MissingConfig) => continue,
             None => Diagnostic::error(
-                "bind/condition",
+                BindCode::Condition,
                 format!("the source layout `{}` depends on `{}`", layout.name, condition.key),
             )
             .found("neither a config nor the file itself tells it")
@@ -53,7 +53,7 @@ pub(super) fn check_conditions(layout: &Layout, options: &BindOptions, errors: &
 pub(super) fn rank(binding: &Binding<'_>, tensor: usize, rule: usize, module: u32) -> Diagnostic {
     let stored = &binding.catalog.tensors[tensor];
     let rule = &binding.pair.layout(Side::Source).rules[rule];
-    Diagnostic::error("bind/rank", "a tensor with another number of axes than its rule")
+    Diagnostic::error(BindCode::Rank, "a tensor with another number of axes than its rule")
         .file(&binding.catalog.path)
         .tensor(&stored.key)
         .rule(&rule.expr.span)
@@ -100,7 +100,7 @@ pub(super) fn index_gap(
         indices.push((axis, index));
         name_of(binding, template, module, &indices)
     });
-    let mut error = Diagnostic::error("bind/index-gap", "a number is missing in a list of tensors")
+    let mut error = Diagnostic::error(BindCode::IndexGap, "a number is missing in a list of tensors")
         .file(&binding.catalog.path)
         .rule(&template.span)
         .expected(format!("`{}` from 0 to {last}", binding.pair.name(axis)))
@@ -136,7 +136,8 @@ pub(super) fn missing(
 ) -> Diagnostic {
     let source = binding.pair.layout(Side::Source);
     let name = &binding.pair.mapping.params.keys()[param];
-    let error = Diagnostic::error("bind/missing", format!("`{name}` is missing")).file(&binding.catalog.path);
+    let error =
+        Diagnostic::error(BindCode::Missing, format!("`{name}` is missing")).file(&binding.catalog.path);
     let rule = source.rules.iter().find(|rule| rule.expr.params().contains(&name.as_str()));
     let Some(rule) = rule else {
         return error.rule(&source.span).found(format!("the layout `{}` has no tensor for it", source.name));
@@ -154,7 +155,7 @@ pub(super) fn missing_of(
 ) -> Diagnostic {
     let name = &binding.pair.mapping.params.keys()[param];
     let mut error =
-        Diagnostic::error("bind/missing", format!("`{name}` is missing")).file(&binding.catalog.path);
+        Diagnostic::error(BindCode::Missing, format!("`{name}` is missing")).file(&binding.catalog.path);
     let key = name_of(binding, &rule.template, module, values);
     // Looked up once for all layers, which have the same slip in all their names.
     let mut slips = binding.near.borrow_mut();
@@ -291,7 +292,7 @@ impl Open {
             let held = binding.held.iter().map(|held| &binding.catalog.tensors[held.tensor]);
             let limit = held.flat_map(|tensor| tensor.shape.iter().copied()).max().unwrap_or(0);
             let candidates = unknowns.solver.candidates(var, limit.min(4096));
-            let mut error = Diagnostic::error("bind/open-size", format!("the size of `{name}` is open"))
+            let mut error = Diagnostic::error(BindCode::OpenSize, format!("the size of `{name}` is open"))
                 .file(&binding.catalog.path)
                 .rule(&places[0].1)
                 .found("no --axis, no config entry, no record and no shape tells it")
@@ -312,7 +313,7 @@ impl Open {
         }
         for (key, span) in self.overflows {
             errors.push(
-                Diagnostic::error("bind/overflow", "a tensor of more elements than a file can hold")
+                Diagnostic::error(BindCode::Overflow, "a tensor of more elements than a file can hold")
                     .tensor(key)
                     .rule(&span)
                     .help("correct the sizes given with --axis or the config"),

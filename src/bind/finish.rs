@@ -10,7 +10,7 @@ use super::target::Group;
 use super::unknowns::{Scopes, Unknowns};
 use super::{Binding, Bound, InstanceInfo, Reading, SourceTensor, TargetTensor, attention_parts, explain};
 use crate::catalog::row_major;
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::mapping::Rule;
 use crate::mapping::key::Captures;
 
@@ -77,7 +77,7 @@ impl Binding<'_> {
             if let Some(first) = by_key.insert(target.key.as_str(), at) {
                 let first: &TargetTensor = &targets[first];
                 errors.push(
-                    Diagnostic::error("bind/collision", "two rules give one target tensor")
+                    Diagnostic::error(BindCode::Collision, "two rules give one target tensor")
                         .tensor(&target.key)
                         .rule(&target.rule)
                         .related(&first.rule, "the other rule"),
@@ -152,7 +152,7 @@ impl Binding<'_> {
                 None => {
                     errors.push(
                         Diagnostic::error(
-                            "bind/formula",
+                            BindCode::Formula,
                             "the formula has no value: an axis in it has no size",
                         )
                         .rule(&formula.span)
@@ -165,7 +165,8 @@ impl Binding<'_> {
         let affine = (value(&rule.scale, 1.0), value(&rule.offset, 0.0));
         if affine.0 == 0.0 {
             errors.push(
-                Diagnostic::error("bind/formula", "a scale of zero loses the values").rule(&rule.expr.span),
+                Diagnostic::error(BindCode::Formula, "a scale of zero loses the values")
+                    .rule(&rule.expr.span),
             );
         }
         affine
@@ -211,7 +212,7 @@ impl Binding<'_> {
                 free.iter().zip(&sizes).map(|(&axis, size)| format!("{} = {size}", self.pair.name(axis)));
             errors.push(
                 Diagnostic::error(
-                    "bind/too-many",
+                    BindCode::TooMany,
                     "the output would have more tensors than any checkpoint has",
                 )
                 .file(&self.catalog.path)
@@ -262,7 +263,7 @@ impl Binding<'_> {
             Ok((Some(file), _)) => {
                 errors.push(
                     Diagnostic::error(
-                        "bind/file-name",
+                        BindCode::FileName,
                         format!("`{file}` cannot be the name of an output file"),
                     )
                     .rule(&rule.template.span)
@@ -274,7 +275,7 @@ impl Binding<'_> {
                 let module =
                     self.keys.modules[group.module as usize].iter().flat_map(|(_, path)| path.iter());
                 errors.push(
-                    Diagnostic::error("bind/name", message)
+                    Diagnostic::error(BindCode::Name, message)
                         .file(&self.catalog.path)
                         .tensor(module.cloned().collect::<Vec<_>>().join("."))
                         .rule(&rule.template.span)

@@ -15,7 +15,7 @@ use super::unmatched::{
 };
 use super::{DropReason, Dropped};
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::fold::{fold_keys, pattern};
 use crate::mapping::key::{Captures, Paths, Template};
 use crate::mapping::{Layout, Mapping, Unmapped};
@@ -142,7 +142,7 @@ pub(crate) fn sort_out(
         {
             let same = layout.rules[*other].template.key == layout.rules[rule].template.key;
             errors.push(
-                Diagnostic::error("bind/ambiguous", "two rules match one tensor")
+                Diagnostic::error(BindCode::Ambiguous, "two rules match one tensor")
                     .file(&catalog.path)
                     .tensor(&stored.key)
                     .rule(&layout.rules[rule].template.span)
@@ -166,7 +166,7 @@ pub(crate) fn sort_out(
     let left = leave_modules(layout, catalog, options, &names, &mut keys, errors);
     if keys.matched.is_empty() && !left.is_empty() {
         errors.push(
-            Diagnostic::error("bind/modules", "--modules leaves nothing to convert")
+            Diagnostic::error(BindCode::Modules, "--modules leaves nothing to convert")
                 .file(&catalog.path)
                 .found(format!("all modules are left as they are: {}", listed(&keys.left)))
                 .help("name the modules whose tensors are to be converted"),
@@ -240,8 +240,9 @@ fn leave_modules(
     if options.modules.is_empty() {
         return Vec::new();
     }
-    let error =
-        |message: String| Diagnostic::error("bind/modules", message).file(&catalog.path).rule(&layout.span);
+    let error = |message: String| {
+        Diagnostic::error(BindCode::Modules, message).file(&catalog.path).rule(&layout.span)
+    };
     let held: HashSet<u32> = keys.matched.iter().map(|matched| matched.module).collect();
     let all: Vec<(u32, Paths)> =
         (0..).zip(std::mem::take(&mut keys.modules)).filter(|(module, _)| held.contains(module)).collect();
@@ -356,7 +357,7 @@ fn is_flat(name: &str) -> bool {
 fn flat(catalog: &Catalog, tensor: usize) -> Diagnostic {
     let message =
         "it is the flat parameter of a sharded module (FSDP): one rank's part of many parameters in a row";
-    Diagnostic::error("bind/flat-parameter", message)
+    Diagnostic::error(BindCode::FlatParameter, message)
         .file(&catalog.path)
         .tensor(&catalog.tensors[tensor].key)
         .help(

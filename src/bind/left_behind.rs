@@ -15,7 +15,7 @@ use super::options::Allow;
 use super::pair::{AxisId, ParamId, Side};
 use super::{Binding, SourceTensor, TargetTensor};
 use crate::catalog::row_major;
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::dtype::Dtype;
 use crate::fold::pattern;
 use crate::mapping::Unmapped;
@@ -249,7 +249,7 @@ impl Binding<'_> {
             owners.push("…".to_owned());
         }
         let mut error = Diagnostic::error(
-            "bind/left-behind",
+            BindCode::LeftBehind,
             format!("{} would be left behind: no rule holds them", kind.words()),
         )
         .file(&self.catalog.path)
@@ -290,7 +290,7 @@ impl Binding<'_> {
         let axes: Vec<String> = axes.iter().map(|axis| format!("`{axis}`")).collect();
         errors.push(
             Diagnostic::error(
-                "bind/modules",
+                BindCode::Modules,
                 format!("modules of several kinds would change their order along {}, which weights cannot show", axes.join(" and ")),
             )
             .file(&self.catalog.path)

@@ -6,7 +6,7 @@ use super::options::Allow;
 use super::pair::Side;
 use super::target::Group;
 use super::{Binding, TargetTensor, explain};
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::dtype::Dtype;
 
 impl Binding<'_> {
@@ -55,7 +55,7 @@ impl Binding<'_> {
                 .iter()
                 .map(|(tensor, dtype)| format!("{}: {dtype}", self.catalog.tensors[*tensor].key));
             errors.push(
-                Diagnostic::error("bind/mixed-dtype", "tensors of different types cannot be stored in one")
+                Diagnostic::error(BindCode::MixedDtype, "tensors of different types cannot be stored in one")
                     .file(&self.catalog.path)
                     .tensor(&self.catalog.tensors[dtypes[0].0].key)
                     .rule(span)
@@ -106,7 +106,7 @@ impl Binding<'_> {
                 (None, true) => {
                     errors.push(
                         Diagnostic::error(
-                            "bind/no-file",
+                            BindCode::NoFile,
                             "nothing says in which file of the set this tensor belongs",
                         )
                         .file(&self.catalog.path)
@@ -118,7 +118,7 @@ impl Binding<'_> {
                 }
             };
             let collision = |other: &str| {
-                Diagnostic::error("bind/collision", "two source tensors would have one name in the output")
+                Diagnostic::error(BindCode::Collision, "two source tensors would have one name in the output")
                     .file(&self.catalog.path)
                     .tensor(&stored.key)
                     .found(format!("`{key}` also comes from {other}"))
@@ -157,7 +157,7 @@ impl Binding<'_> {
             for &tensor in &self.instances.tensors[instance] {
                 errors.push(
                     Diagnostic::error(
-                        "bind/no-place",
+                        BindCode::NoPlace,
                         format!("the layout `{}` has no tensor for `{name}`", layout.name),
                     )
                     .file(&self.catalog.path)

@@ -9,7 +9,7 @@ use super::options::Allow;
 use super::pair::{AxisId, ParamId, Side};
 use super::unknowns::{Scopes, Unknowns};
 use super::{Binding, Indices, OrderedMap, OrderedSet, explain};
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 
 /// The tensors of one target rule in one module and instance; the other axes of its name are enumerated later.
 pub(super) struct Group {
@@ -178,7 +178,7 @@ impl Binding<'_> {
                 let layout = self.pair.layout(Side::Source);
                 errors.push(
                     Diagnostic::error(
-                        "bind/no-place",
+                        BindCode::NoPlace,
                         format!("the layout `{}` has no tensor for `{name}`", layout.name),
                     )
                     .rule(&layout.span)

@@ -415,7 +415,9 @@ impl Look<'_> {
             "kinds": self.kinds().iter().map(kind_json).collect::<Vec<_>>(),
             "unexplained": self.unexplained(),
             "unread": self.catalog.unread.iter().map(|(name, reason)| {
-                json!({ "name": name, "code": reason.code, "message": reason.message })
+                let mut value = json!(reason);
+                value["name"] = json!(name);
+                value
             }).collect::<Vec<_>>(),
             "tied": self.ties(),
         })

@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 
 use crate::bind::{AxisSizes, Bound};
 use crate::catalog::{Catalog, TensorMeta};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, VerifyCode};
 use crate::dtype::Dtype;
 use crate::format::Reader;
 use crate::mapping::Layout;
@@ -169,7 +169,7 @@ impl Computation<'_> {
     ) -> Result<(), Errors> {
         if let ForwardError::Read(key, error) = &error {
             let message = format!("cannot read the weights to compute attention: {error}");
-            return Err(Diagnostic::error("verify/read", message).tensor(key).into());
+            return Err(Diagnostic::error(VerifyCode::Read, message).tensor(key).into());
         }
         if error.is_abstention() {
             let mut why = error.to_string();
@@ -182,7 +182,7 @@ impl Computation<'_> {
         let layouts = format!("{} or {}", self.selection.source().name, self.selection.target().name);
         found.differences.push(
             Diagnostic::error(
-                "verify/differs",
+                VerifyCode::Differs,
                 format!("the module cannot be computed as its layout says: {error}"),
             )
             .tensor(name_of(module))
@@ -232,7 +232,7 @@ impl Computation<'_> {
         }
         let parts = differences.parts().map(|(name, value)| format!("{name} {value:.1e}")).join(", ");
         found.differences.push(
-            Diagnostic::error("verify/differs", format!("attention computed from {what} differs"))
+            Diagnostic::error(VerifyCode::Differs, format!("attention computed from {what} differs"))
                 .tensor(name_of(module))
                 .expected(format!("at most {tolerance:.0e}, relative to the largest value"))
                 .found(format!("{parts}; head {} differs most", differences.head))

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::ConvertOptions;
 use crate::bind::BindOptions;
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, UsageCode};
 use crate::exec::publish::Destination;
 use crate::format::{Format, OpenOptions};
 
@@ -123,5 +123,5 @@ pub(super) fn check_resume(resume: bool, destination: &Destination) -> Result<()
     }
     let message = "--resume is for a destination folder: it keeps whole files, and here there is only one";
     let help = "name a folder, with `--max-shard-size` for several files, or leave out `--resume`";
-    Err(Diagnostic::error("usage/resume", message).help(help).into())
+    Err(Diagnostic::error(UsageCode::Resume, message).help(help).into())
 }

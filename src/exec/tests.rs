@@ -318,7 +318,7 @@ proptest! {
             row_major(&target_shape).iter().zip(&target_shape).map(|(step, n)| at / step % n).collect();
         let found = diagnostic.found.as_deref().unwrap_or_default();
         let total = shape.iter().product::<u64>();
-        prop_assert_eq!((diagnostic.code, &diagnostic.tensors[..]), ("data/unequal", &["s0".to_owned(), "s1".into()][..]));
+        prop_assert_eq!((diagnostic.code.as_str(), &diagnostic.tensors[..]), ("data/unequal", &["s0".to_owned(), "s1".into()][..]));
         prop_assert!(found.contains(&format!(", {index:?} is 0x")), "{found} {index:?}");
         prop_assert!(found.ends_with(&format!("; {} of {total} elements differ", planted.len())), "{found}");
     }
@@ -350,7 +350,7 @@ fn plain(from: Dtype, to: Dtype, elements: u64) -> Case {
 fn code(result: Result<ExecStats, Errors>) -> (&'static str, Vec<String>, String) {
     let errors = result.expect_err("fails");
     let diagnostic = &errors.diagnostics()[0];
-    (diagnostic.code, diagnostic.tensors.clone(), diagnostic.message.clone())
+    (diagnostic.code.as_str(), diagnostic.tensors.clone(), diagnostic.message.clone())
 }
 
 #[test]
@@ -429,7 +429,7 @@ fn all_failing_requirements_are_reported() {
     case.plan.requirements = vec![zero(0, 250, "a"), zero(0, 500, "b"), zero(260, 700, "c")];
     let errors = case.run(SMALL, 2, &sources, &case.empty_targets(), &Watch::new()).expect_err("not zero");
     let found: Vec<_> =
-        errors.diagnostics().iter().map(|d| (d.code, &d.message[..], d.found.as_deref())).collect();
+        errors.diagnostics().iter().map(|d| (d.code.as_str(), &d.message[..], d.found.as_deref())).collect();
     assert_eq!(
         found,
         [

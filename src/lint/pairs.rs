@@ -12,7 +12,7 @@ use super::sizes::Equations;
 use super::trial::{Failure, Misplaced, convert};
 use super::{Finding, Report};
 use crate::bind::AxisSizes;
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, LintCode};
 use crate::mapping::{Layout, Mapping};
 use crate::parallel::in_parallel;
 use crate::progress::Progress;
@@ -231,7 +231,7 @@ fn misplaced_finding(setting: &Setting<'_>, misplaced: &Misplaced) -> Finding {
         found_name(setting, found, stored).unwrap_or_else(|| format!("a value of no element: {found}"));
     let index = stored.tensor.index(*at as u64);
     let diagnostic = Diagnostic::error(
-        "lint/misplaced",
+        LintCode::Misplaced,
         format!(
             "from `{}` to `{}` an element goes to another place than the expressions say",
             from.name, to.name

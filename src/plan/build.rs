@@ -5,7 +5,7 @@ use super::units::{check_in_units, cut_inside_block, region_in_units, target_in_
 use super::{Check, Loop, Plan, Region, Requirement, Step, StridedCopy, TensorPlan, Unused, ValueOp, unit};
 use crate::bind::{Allow, BindOptions, Block, Bound, Content, TargetTensor};
 use crate::catalog::{Catalog, row_major};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, PlanCode};
 use crate::dtype::Dtype;
 use crate::span::Span;
 
@@ -55,7 +55,7 @@ pub fn build(bound: &Bound, catalog: &Catalog, options: &BindOptions) -> Result<
             if covered != block.elements() {
                 errors.push(
                     Diagnostic::error(
-                        "plan/uncovered",
+                        PlanCode::Uncovered,
                         "no source tensor holds a part of this target tensor",
                     )
                     .file(&catalog.path)

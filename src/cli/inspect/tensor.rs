@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use qkvconv::bind::{Allow, BindOptions, SourceTensor, bind};
 use qkvconv::detect::{Candidate, only};
-use qkvconv::diag::{Diagnostic, Errors};
+use qkvconv::diag::{BindCode, Code, Diagnostic, Errors, InspectCode};
 use qkvconv::exec::publish::{Existing, Guard, Pending};
 use qkvconv::format::output::{OutputLayout, OutputTensor, lay_out_array};
 use qkvconv::inspect::{Seen, elements, kind, ranges};
@@ -24,7 +24,7 @@ type Found = (String, String, String, Vec<Vec<u64>>);
 
 impl Look<'_> {
     fn wrong(&self, key: &str, message: String) -> Errors {
-        Diagnostic::error("inspect/tensor", message).file(&self.catalog.path).tensor(key).into()
+        Diagnostic::error(InspectCode::Tensor, message).file(&self.catalog.path).tensor(key).into()
     }
 
     /// Looks at one tensor.
@@ -133,11 +133,12 @@ impl Look<'_> {
     /// A head can be pointed at where an axis is one of heads, and where all sizes that tell its place are known.
     fn check_heads(&self, seen: &Seen<'_>, key: &str, param: &str) -> Result<(), Errors> {
         let (mapping, layout) = (seen.mapping(), seen.layout());
-        let wrong =
-            |code, message: String| Diagnostic::error(code, message).file(&self.catalog.path).tensor(key);
+        let wrong = |code: Code, message: String| {
+            Diagnostic::error(code, message).file(&self.catalog.path).tensor(key)
+        };
         if mapping.head_axis(param).is_none() {
             let axes = mapping.params.get(param).map(|param| param.axes.join(" ")).unwrap_or_default();
-            let error = wrong("inspect/no-heads", format!("no axis of `{param}` is one of heads"))
+            let error = wrong(InspectCode::NoHeads.into(), format!("no axis of `{param}` is one of heads"))
                 .expected("an axis whose role is `query heads` or `kv heads`")
                 .found(format!("`{axes}`"));
             return Err(error
@@ -155,7 +156,7 @@ impl Look<'_> {
         let mut asked = asked.filter(|axis| !known(axis));
         let axis = asked.next().unwrap_or(open);
         let keys = layout.config.get(axis).map(|entry| entry.keys.join("` or `"));
-        Err(wrong("bind/open-size", format!("the size of `{open}` is open{about}"))
+        Err(wrong(BindCode::OpenSize.into(), format!("the size of `{open}` is open{about}"))
             .found("no --axis, no config entry, no record and no shape tells it")
             .help(match keys {
                 Some(keys) => {

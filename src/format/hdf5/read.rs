@@ -17,7 +17,7 @@ use super::said;
 use super::walk::{Found, Tensor, walk};
 use super::{LAYER_NAMES, VARS, numbered};
 use crate::catalog::{TensorMeta, row_major};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::format::facts;
 use crate::format::part::Part;
 use crate::format::root::{Content, Descent, Leaf, choose};
@@ -48,7 +48,7 @@ pub(super) fn read_region(
     out: &mut Collector,
 ) -> Result<Part, Errors> {
     let Some(path) = part.files.first().map(|file| file.path.clone()) else { return Ok(part) };
-    let fail = |message: String| Diagnostic::error("format/hdf5", message).file(&path).help(DAMAGED);
+    let fail = |message: String| Diagnostic::error(FormatCode::Hdf5, message).file(&path).help(DAMAGED);
     let unreadable = |what: String| Errors::from(fail(format!("the HDF5 file cannot be read: {what}")));
     let mut others = Others::new(options);
     let Structure { metadata, facts, ordered, mut leaves } =

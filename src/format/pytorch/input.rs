@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, FormatCode};
 use crate::format::store::Store;
 
 /// The bytes that are read at once.
@@ -64,13 +64,13 @@ impl Input {
         let read = self.store.read_exact_at(self.base, &mut self.buffer);
         read.map_err(|error| {
             self.buffer.clear();
-            Diagnostic::error("format/io", format!("cannot read it: {error}"))
+            Diagnostic::error(FormatCode::Io, format!("cannot read it: {error}"))
         })
     }
 
     fn ends(&self) -> Diagnostic {
         let message = format!("the pickle breaks off at byte {}", self.end);
-        Diagnostic::error("format/truncated", message).help("download or save the file again")
+        Diagnostic::error(FormatCode::Truncated, message).help("download or save the file again")
     }
 
     /// Reads one byte.
@@ -132,7 +132,7 @@ impl Input {
             if into.len() > longest {
                 let message =
                     format!("the pickle has a line of over {longest} bytes at byte {}", self.position());
-                return Err(Diagnostic::error("format/bad-pickle", message));
+                return Err(Diagnostic::error(FormatCode::BadPickle, message));
             }
         }
     }

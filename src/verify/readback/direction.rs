@@ -9,7 +9,7 @@ use super::Difference;
 use super::share::{TensorOutcome, joined, shares};
 use crate::bind::{AxisSizes, Reading};
 use crate::catalog::{Catalog, TensorMeta};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, VerifyCode};
 use crate::format::Reader;
 use crate::mapping::key::Captures;
 use crate::parallel::in_parallel_with;
@@ -406,7 +406,7 @@ fn pick<'t>(table: &'t ParamTable, picks: &[usize]) -> Option<Vec<&'t Class>> {
 }
 
 pub(super) fn system(error: &io::Error, key: &str) -> Diagnostic {
-    Diagnostic::error("verify/read", format!("cannot read back: {error}")).tensor(key)
+    Diagnostic::error(VerifyCode::Read, format!("cannot read back: {error}")).tensor(key)
 }
 
 fn read_error(near: &Side<'_>, far: &Side<'_>, a: &TensorMeta, b: &TensorMeta, error: &io::Error) -> Errors {
