@@ -91,7 +91,7 @@ pub fn recognise(
         let recorded = Identity::read(&catalog.metadata).filter(|_| !options.trust_layout);
         if let Some(identity) = &recorded {
             let agrees = identity.check_axes(&options.bind.axes);
-            agrees.map_err(|errors| errors.in_file(source, |code| code.stage() == Stage::Identity))?;
+            agrees.map_err(|errors| errors.in_file(Stage::Identity, source))?;
         }
         let names = names_to_try(catalog, &options.bind);
         let detection = Detection::new(catalog, &names);

@@ -11,8 +11,8 @@ use super::unknowns::{Scopes, Unknowns};
 use super::{Binding, Bound, InstanceInfo, Reading, SourceTensor, TargetTensor, attention_parts, explain};
 use crate::catalog::row_major;
 use crate::diag::{BindCode, Collector, Diagnostic};
-use crate::mapping::Rule;
 use crate::mapping::key::Captures;
+use crate::mapping::{Affine, Rule};
 
 /// The most tensors that are written, several times as many as models of thousands of experts have.
 const MOST_TARGETS: u64 = 1 << 20;
@@ -134,13 +134,7 @@ impl Binding<'_> {
         captures
     }
 
-    fn affine(
-        &self,
-        unknowns: &Unknowns<'_>,
-        rule: &Rule,
-        scopes: Scopes,
-        errors: &mut Collector,
-    ) -> (f64, f64) {
+    fn affine(&self, unknowns: &Unknowns<'_>, rule: &Rule, scopes: Scopes, errors: &mut Collector) -> Affine {
         let mut value = |formula: &Option<crate::mapping::arith::Formula>, plain: f64| {
             let Some(formula) = formula else { return plain };
             let size = |name: &str| {
@@ -162,8 +156,8 @@ impl Binding<'_> {
                 }
             }
         };
-        let affine = (value(&rule.scale, 1.0), value(&rule.offset, 0.0));
-        if affine.0 == 0.0 {
+        let affine = Affine { scale: value(&rule.scale, 1.0), offset: value(&rule.offset, 0.0) };
+        if affine.scale == 0.0 {
             errors.push(
                 Diagnostic::error(BindCode::Formula, "a scale of zero loses the values")
                     .rule(&rule.expr.span),

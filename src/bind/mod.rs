@@ -32,6 +32,7 @@ mod unmatched;
 pub(crate) use attachment::Owners;
 pub use lower::{Block, Content, Coordinate, Digit};
 pub(crate) use names::names_for_rules;
+
 pub use options::{Allow, BindOptions, Modules, Tied};
 
 use std::cell::RefCell;
@@ -43,6 +44,7 @@ use smallvec::SmallVec;
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
+pub use crate::mapping::Affine;
 use crate::mapping::key::Captures;
 use crate::mapping::role::AttentionPart;
 use crate::mapping::{Layout, Mapping};
@@ -122,8 +124,8 @@ pub struct SourceTensor {
     pub blocks: Arc<[Block]>,
     /// The instance of each parameter that it holds.
     pub instances: Vec<(usize, usize)>,
-    /// `stored = parameter * scale + offset`.
-    pub affine: (f64, f64),
+    /// How its values follow from the parameters'.
+    pub affine: Affine,
 }
 
 /// A target tensor that holds parameters.
@@ -143,8 +145,8 @@ pub struct TargetTensor {
     pub blocks: Arc<[Block]>,
     /// The instance of each parameter that it holds; a parameter without one is filled with zeros.
     pub instances: Vec<(usize, usize)>,
-    /// `stored = parameter * scale + offset`.
-    pub affine: (f64, f64),
+    /// How its values follow from the parameters'.
+    pub affine: Affine,
 }
 
 /// What a second reading of a tensor's expression starts from: nothing that was derived from the expression itself.

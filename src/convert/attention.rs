@@ -205,10 +205,10 @@ impl Computation<'_> {
         let (mut files, mut random) = (EXACT, EXACT);
         for step in self.plan.targets.iter().flat_map(|target| &target.steps) {
             let Step::Copy(copy) = step else { continue };
-            let ValueOp::Convert { from, to, scale, offset } = copy.value else { continue };
+            let ValueOp::Convert { from, to, affine } = copy.value else { continue };
             let bound = 16.0 * rounding(from).max(rounding(to));
             files = files.max(bound);
-            if scale != 1.0 || offset != 0.0 {
+            if !affine.is_identity() {
                 random = random.max(bound);
             }
         }

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use crate::bind::{BindOptions, Bound, bind};
 use crate::catalog::Catalog;
 use crate::claims::Claims;
-use crate::diag::{Collector, Diagnostic, Errors, ExecCode, Stage};
+use crate::diag::{Collector, Diagnostic, Errors, Stage};
 use crate::evidence::Evidence;
 use crate::exec::publish::{Destination, Kept, PublishOptions, Staging};
 use crate::exec::{ExecStats, Limits, ReadAt, execute};
@@ -216,7 +216,7 @@ impl<'a> Conversion<'a> {
         {
             let (family, layout) = (&mapping.family, &selection.source().name);
             let agrees = identity.check(family, layout, "--from", &options.bind.axes);
-            agrees.map_err(|errors| errors.in_file(source, |code| code.stage() == Stage::Identity))?;
+            agrees.map_err(|errors| errors.in_file(Stage::Identity, source))?;
             changed = identity.changed(mapping).map(|warning| warning.file(source));
             recorded = true;
             bind_options.recorded = identity.sizes.into_iter().collect();
@@ -384,8 +384,7 @@ impl<'a> Conversion<'a> {
         } else {
             self.write(staging, limits, progress)
         };
-        let (stats, kept) =
-            written.map_err(|errors| errors.in_file(destination.path(), |code| code == ExecCode::Write))?;
+        let (stats, kept) = written.map_err(|errors| errors.written_to(destination.path()))?;
         let checked = match verify {
             Verify::None => None,
             how => {

@@ -94,7 +94,7 @@ impl<'a> Verification<'a> {
             && !convert.trust_layout
         {
             let agrees = identity.check(&selection.mapping().family, &selection.target().name, "--to", &[]);
-            agrees.map_err(|errors| errors.in_file(target, |code| code.stage() == Stage::Identity))?;
+            agrees.map_err(|errors| errors.in_file(Stage::Identity, target))?;
         }
         let config = config_path(selection.target(), target);
         let (path, max_config) = (target.to_owned(), open.max_config);

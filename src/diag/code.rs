@@ -95,7 +95,7 @@ macro_rules! codes {
             #[non_exhaustive]
             pub enum $codes {
                 $(
-                    #[doc = concat!("[`", $text, "/", $kind, "`](crate::codes)")]
+                    #[doc = concat!("`", $text, "/", $kind, "`")]
                     $code,
                 )+
             }

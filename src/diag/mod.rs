@@ -231,8 +231,17 @@ impl Errors {
         self
     }
 
-    /// Names a file in those diagnostics of certain codes that name none.
-    pub(crate) fn in_file(mut self, path: &Path, is_of: impl Fn(Code) -> bool) -> Errors {
+    /// Names a file in the diagnostics of that stage that name none.
+    pub(crate) fn in_file(self, stage: Stage, path: &Path) -> Errors {
+        self.named(path, |code| code.stage() == stage)
+    }
+
+    /// Names the output in failures to write it that name no file.
+    pub(crate) fn written_to(self, path: &Path) -> Errors {
+        self.named(path, |code| code == ExecCode::Write)
+    }
+
+    fn named(mut self, path: &Path, is_of: impl Fn(Code) -> bool) -> Errors {
         for diagnostic in self.0.iter_mut().filter(|other| is_of(other.code) && other.file.is_none()) {
             diagnostic.file = Some(path.to_owned());
         }

@@ -9,7 +9,7 @@ use super::testing::{Files, Watch, permutation, permuted, units};
 use super::*;
 use crate::catalog::{TensorMeta, row_major};
 use crate::dtype::Dtype;
-use crate::plan::{Check, Loop, Region, Requirement, StridedCopy, TensorPlan, unit};
+use crate::plan::{Affine, Check, Loop, Region, Requirement, StridedCopy, TensorPlan, unit};
 
 const DTYPES: [Dtype; 5] = [Dtype::U8, Dtype::BF16, Dtype::F32, Dtype::F64, Dtype::F4];
 
@@ -272,7 +272,7 @@ proptest! {
         let mut case = Case::default();
         let target_shape: Vec<u64> = order.iter().map(|&dim| shape[dim]).collect();
         let source = case.source(Dtype::BF16, &shape);
-        let value = ValueOp::Convert { from: Dtype::BF16, to: Dtype::F64, scale: 0.5, offset: 1.0 };
+        let value = ValueOp::Convert { from: Dtype::BF16, to: Dtype::F64, affine: Affine { scale: 0.5, offset: 1.0 } };
         let loops = permutation(&shape, &order);
         let copy = StridedCopy { source, source_offset: 0, target_offset: 0, loops, value, again: false };
         case.target(Dtype::F64, &target_shape, vec![Step::Copy(copy)], 0, 0);
@@ -340,7 +340,7 @@ fn plain(from: Dtype, to: Dtype, elements: u64) -> Case {
     let mut case = Case::default();
     let source = case.source(from, &[elements]);
     let value =
-        if from == to { ValueOp::Bits } else { ValueOp::Convert { from, to, scale: 1.0, offset: 0.0 } };
+        if from == to { ValueOp::Bits } else { ValueOp::Convert { from, to, affine: Affine::IDENTITY } };
     let loops = vec![Loop { count: elements, source_step: 1, target_step: 1 }];
     let copy = StridedCopy { source, source_offset: 0, target_offset: 0, loops, value, again: false };
     case.target(to, &[elements], vec![Step::Copy(copy)], 0, 0);

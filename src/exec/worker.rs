@@ -322,8 +322,8 @@ impl Assembler<'_> {
             Step::Zero(_) => fill_zero(unit, target, part),
             Step::Copy(copy) => match copy.value {
                 ValueOp::Bits => self.gather.gather(copy.source, part, target)?,
-                ValueOp::Convert { from, to, scale, offset } => {
-                    let conversion = Conversion { from, to, scale, offset };
+                ValueOp::Convert { from, to, affine } => {
+                    let conversion = Conversion { from, to, scale: affine.scale, offset: affine.offset };
                     return self.convert(copy.source, conversion, part, target);
                 }
             },

@@ -8,6 +8,7 @@ use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Diagnostic, LintCode};
 use crate::dtype::Dtype;
 use crate::inspect::product;
+use crate::mapping::Affine;
 use crate::mapping::forward::stored_name;
 use crate::mapping::key::Captures;
 use crate::random::Random;
@@ -239,8 +240,8 @@ impl<'a> Model<'_, 'a> {
         Some(Place { param: number, module, flat })
     }
 
-    /// Returns the factor and what is added to a rule's values.
-    pub(super) fn affine(&self, rule: usize) -> Option<(f64, f64)> {
+    /// Returns how a rule's values follow from its parameters'.
+    pub(super) fn affine(&self, rule: usize) -> Option<Affine> {
         let outer = self.outer(rule)?;
         let rule = &self.layout().rules[rule];
         let size = |axis: &str| outer.get(axis).copied();
@@ -248,7 +249,7 @@ impl<'a> Model<'_, 'a> {
             Some(formula) => formula.eval(&size),
             None => Some(plain),
         };
-        Some((value(&rule.scale, 1.0)?, value(&rule.offset, 0.0)?))
+        Some(Affine { scale: value(&rule.scale, 1.0)?, offset: value(&rule.offset, 0.0)? })
     }
 }
 

@@ -63,9 +63,9 @@ impl Checkpoint {
                 Failure::Refused(vec![error.rule(&rule.expr.span)])
             };
             let places = model.places(&tensor).ok_or_else(unread)?;
-            let (scale, offset) = model.affine(tensor.rule).ok_or_else(unread)?;
+            let affine = model.affine(tensor.rule).ok_or_else(unread)?;
             let value = |place: &Option<Place>| match place {
-                Some(place) => model.setting.value(place) * scale + offset,
+                Some(place) => affine.apply(model.setting.value(place)),
                 None => 0.0,
             };
             let values = places.iter().map(value).collect();

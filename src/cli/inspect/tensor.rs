@@ -9,7 +9,7 @@ use qkvconv::exec::publish::{Existing, Guard, Pending};
 use qkvconv::format::output::{OutputLayout, OutputTensor, lay_out_array};
 use qkvconv::inspect::{Seen, elements, kind, ranges};
 use qkvconv::mapping::role::AxisRole;
-use qkvconv::mapping::{Layout, Mapping};
+use qkvconv::mapping::{Affine, Layout, Mapping};
 use qkvconv::provenance::Provenance;
 use serde_json::{Value, json};
 
@@ -241,8 +241,8 @@ impl Look<'_> {
             found.axes.iter().zip(&found.shape).map(|(axis, size)| format!("{axis} = {size}")).collect();
         let order = if axes.is_empty() { "one element".to_owned() } else { axes.join(", ") };
         let stored = match source.affine {
-            (1.0, 0.0) => String::new(),
-            (scale, offset) => format!(", as stored: the parameter × {scale} + {offset}"),
+            affine if affine.is_identity() => String::new(),
+            Affine { scale, offset } => format!(", as stored: the parameter × {scale} + {offset}"),
         };
         let said = format!(
             "{}: {param} head {head}, {} [{order}], axes in the canonical order of {}{stored}",
