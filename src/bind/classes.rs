@@ -1,11 +1,12 @@
 //! Instances whose sizes are all equal, which those of layers and experts are: what follows from the sizes is made once
 //! for all of them.
 
+use super::ids::ParamId;
 use std::collections::{HashMap, hash_map::Entry};
 use std::sync::Arc;
 
 use super::lower::{Block, Instance, LowerError, lower};
-use super::pair::{AxisId, Node, Pair, ParamId, Part, Side};
+use super::pair::{AxisId, Node, Pair, Part, Side};
 use super::sizes::{Solver, Var};
 use super::unknowns::{Scopes, Unknowns};
 use super::{AxisSizes, Indices};

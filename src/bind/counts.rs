@@ -1,5 +1,6 @@
 //! Numbers in names that are sizes of axes: `layer_{l.count+3}`.
 
+use super::ids::ModuleId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -62,7 +63,7 @@ impl Binding<'_> {
     /// Returns the sizes of an axis: where names enumerate it the highest index and one, elsewhere what was solved.
     fn sizes_of(&self, unknowns: &Unknowns<'_>, name: &str) -> BTreeSet<u64> {
         let Some(axis) = self.pair.find(name) else { return BTreeSet::new() };
-        let mut enumerated: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut enumerated: BTreeMap<ModuleId, u64> = BTreeMap::new();
         for (module, _, values) in &self.instances.all {
             let index = |(of, index): &(AxisId, u64)| (*of == axis).then_some(index.saturating_add(1));
             if let Some(count) = values.iter().find_map(index) {

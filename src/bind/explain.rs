@@ -1,5 +1,6 @@
 //! What is wrong, in words: names, sizes with where they came from, and what would fit.
 
+use super::ids::{ModuleId, ParamId};
 use std::collections::{BTreeMap, HashMap};
 
 use indexmap::IndexMap;
@@ -8,7 +9,7 @@ use super::attachment::{any_index, own_module};
 use super::keys::path_text;
 use super::lower::LowerError;
 use super::options::{Allow, BindOptions};
-use super::pair::{AxisId, ParamId, Side};
+use super::pair::{AxisId, Side};
 use super::sizes::{Origin, Var};
 use super::unknowns::{Fact, Unknowns};
 use super::{Binding, Size};
@@ -50,7 +51,7 @@ pub(super) fn check_conditions(layout: &Layout, options: &BindOptions, errors: &
 }
 
 /// A stored tensor has another number of axes than its rule.
-pub(super) fn rank(binding: &Binding<'_>, tensor: usize, rule: usize, module: u32) -> Diagnostic {
+pub(super) fn rank(binding: &Binding<'_>, tensor: usize, rule: usize, module: ModuleId) -> Diagnostic {
     let stored = &binding.catalog.tensors[tensor];
     let rule = &binding.pair.layout(Side::Source).rules[rule];
     Diagnostic::error(BindCode::Rank, "a tensor with another number of axes than its rule")
@@ -66,8 +67,8 @@ pub(super) fn rank(binding: &Binding<'_>, tensor: usize, rule: usize, module: u3
 }
 
 /// Says how a module that is none of the family's, whatever its names say, passes through.
-fn or_leave_module(binding: &Binding<'_>, module: u32) -> String {
-    let path = path_text(&binding.keys.modules[module as usize]);
+fn or_leave_module(binding: &Binding<'_>, module: ModuleId) -> String {
+    let path = path_text(&binding.keys.modules[module]);
     // A path that is shortened is none.
     if path.is_empty() || path.len() > 150 || binding.pair.mapping.unmapped == Unmapped::Error {
         return String::new();
@@ -88,7 +89,7 @@ pub(super) fn shape(shape: &[u64]) -> String {
 pub(super) fn index_gap(
     binding: &Binding<'_>,
     rule: usize,
-    module: u32,
+    module: ModuleId,
     axis: AxisId,
     others: &[(AxisId, u64)],
     indices: &BTreeMap<u64, usize>,
@@ -113,10 +114,10 @@ pub(super) fn index_gap(
 fn name_of(
     binding: &Binding<'_>,
     template: &crate::mapping::key::Template,
-    module: u32,
+    module: ModuleId,
     indices: &[(AxisId, u64)],
 ) -> String {
-    let paths = binding.keys.modules[module as usize].clone();
+    let paths = binding.keys.modules[module].clone();
     let mut captures = Captures { paths, ..Captures::default() };
     for axis in template.axes() {
         let id = binding.pair.find(axis);
@@ -131,14 +132,14 @@ fn name_of(
 pub(super) fn missing(
     binding: &Binding<'_>,
     param: ParamId,
-    module: u32,
+    module: ModuleId,
     values: &[(AxisId, u64)],
 ) -> Diagnostic {
     let source = binding.pair.layout(Side::Source);
-    let name = &binding.pair.mapping.params.keys()[param];
+    let name = binding.pair.param_name(param);
     let error =
         Diagnostic::error(BindCode::Missing, format!("`{name}` is missing")).file(&binding.catalog.path);
-    let rule = source.rules.iter().find(|rule| rule.expr.params().contains(&name.as_str()));
+    let rule = source.rules.iter().find(|rule| rule.expr.params().contains(&name));
     let Some(rule) = rule else {
         return error.rule(&source.span).found(format!("the layout `{}` has no tensor for it", source.name));
     };
@@ -150,10 +151,10 @@ pub(super) fn missing_of(
     binding: &Binding<'_>,
     rule: &Rule,
     param: ParamId,
-    module: u32,
+    module: ModuleId,
     values: &[(AxisId, u64)],
 ) -> Diagnostic {
-    let name = &binding.pair.mapping.params.keys()[param];
+    let name = binding.pair.param_name(param);
     let mut error =
         Diagnostic::error(BindCode::Missing, format!("`{name}` is missing")).file(&binding.catalog.path);
     let key = name_of(binding, &rule.template, module, values);

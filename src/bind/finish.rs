@@ -1,5 +1,6 @@
 //! The end of binding: every tensor of both sides lowered to blocks, the target's names enumerated.
 
+use super::ids::{InstanceId, ModuleId, ParamId, SourceId};
 use std::collections::HashMap;
 
 use super::classes::{Classes, Lowered};
@@ -91,15 +92,11 @@ impl Binding<'_> {
             .instances
             .all
             .iter()
-            .map(|(module, param, _)| InstanceInfo {
-                param: *param,
-                module: *module as usize,
-                sources: Vec::new(),
-            })
+            .map(|(module, param, _)| InstanceInfo { param: *param, module: *module, sources: Vec::new() })
             .collect();
         for (at, source) in sources.iter().enumerate() {
             for (_, instance) in &source.instances {
-                instances[*instance].sources.push(at);
+                instances[*instance].sources.push(SourceId::new(at));
             }
         }
         let modules = self.keys.modules.iter().map(path_text);
@@ -125,8 +122,8 @@ impl Binding<'_> {
         (bound, errors)
     }
 
-    fn captures(&self, module: u32, indices: &[(AxisId, u64)]) -> Captures {
-        let paths = self.keys.modules[module as usize].clone();
+    fn captures(&self, module: ModuleId, indices: &[(AxisId, u64)]) -> Captures {
+        let paths = self.keys.modules[module].clone();
         let mut captures = Captures { paths, ..Captures::default() };
         captures.indices =
             indices.iter().map(|(axis, index)| (self.pair.shared_name(*axis), *index)).collect();
@@ -189,7 +186,7 @@ impl Binding<'_> {
             .collect::<Result<Vec<u64>, _>>()?;
         let affine = self.affine(unknowns, rule, group.scopes[0], errors);
         let Some(counts) = self.counts(unknowns, rule, errors) else { return Ok(()) };
-        let instances: Vec<(usize, usize)> = prepared
+        let instances: Vec<(ParamId, InstanceId)> = prepared
             .params
             .iter()
             .zip(&group.instances)
@@ -266,8 +263,7 @@ impl Binding<'_> {
                 None
             }
             Err(message) => {
-                let module =
-                    self.keys.modules[group.module as usize].iter().flat_map(|(_, path)| path.iter());
+                let module = self.keys.modules[group.module].iter().flat_map(|(_, path)| path.iter());
                 errors.push(
                     Diagnostic::error(BindCode::Name, message)
                         .file(&self.catalog.path)

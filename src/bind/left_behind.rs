@@ -1,6 +1,7 @@
 //! What belongs to a converted weight and is held by no rule: its scale, its mask, the norm of its heads. To pass it
 //! through beside the weight's old name, or in the weight's old order, would give a wrong model without a word.
 
+use super::ids::{InstanceId, ModuleId, ParamId};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use indexmap::{IndexMap, IndexSet};
@@ -12,7 +13,7 @@ use super::attachment::{
 };
 use super::keys::{listed, path_text, segments};
 use super::options::Allow;
-use super::pair::{AxisId, ParamId, Side};
+use super::pair::{AxisId, Side};
 use super::{Binding, SourceTensor, TargetTensor};
 use crate::catalog::row_major;
 use crate::diag::{BindCode, Collector, Diagnostic};
@@ -34,7 +35,7 @@ struct Fates<'a> {
     /// By tensor of the catalog.
     by_tensor: HashMap<usize, usize>,
     /// By instance, the targets that hold it.
-    by_instance: HashMap<usize, SmallVec<[usize; 2]>>,
+    by_instance: HashMap<InstanceId, SmallVec<[usize; 2]>>,
     /// All names of the source.
     names: HashSet<&'a str>,
 }
@@ -110,7 +111,7 @@ impl Binding<'_> {
         if self.keys.kept.is_empty() || reported || self.options.allows(Allow::LeftBehind) {
             return;
         }
-        let mut by_instance: HashMap<usize, SmallVec<[usize; 2]>> = HashMap::default();
+        let mut by_instance: HashMap<InstanceId, SmallVec<[usize; 2]>> = HashMap::default();
         for (at, target) in targets.iter().enumerate() {
             for (_, instance) in &target.instances {
                 by_instance.entry(*instance).or_default().push(at);
@@ -193,7 +194,7 @@ impl Binding<'_> {
 
     /// Returns a parameter's axes whose order changes.
     fn moved_axes_of<'s>(&'s self, param: ParamId, moved: &'s [AxisId]) -> impl Iterator<Item = &'s str> {
-        let axes = self.pair.mapping.params[param].axes.iter().map(String::as_str);
+        let axes = self.pair.mapping.params[param.index()].axes.iter().map(String::as_str);
         axes.filter(move |name| {
             let outer = self.pair.find(name);
             outer.is_some_and(|outer| {
@@ -271,14 +272,14 @@ impl Binding<'_> {
         if moved.is_empty() || self.options.modules.is_chosen() {
             return;
         }
-        let mut kinds: IndexMap<String, IndexSet<u32>> = IndexMap::new();
+        let mut kinds: IndexMap<String, IndexSet<ModuleId>> = IndexMap::new();
         let mut axes: IndexSet<&str> = IndexSet::new();
         for held in &self.held {
             let params = &self.pair.source_rules[held.rule].params;
             let mut restated = params.iter().flat_map(|&param| self.moved_axes_of(param, &moved)).peekable();
             if restated.peek().is_some() {
                 axes.extend(restated);
-                let text = path_text(&self.keys.modules[held.module as usize]);
+                let text = path_text(&self.keys.modules[held.module]);
                 kinds.entry(pattern(&text)).or_default().insert(held.module);
             }
         }
@@ -286,7 +287,7 @@ impl Binding<'_> {
             return;
         }
         let modules: Vec<String> =
-            kinds.values().flatten().map(|&module| path_text(&self.keys.modules[module as usize])).collect();
+            kinds.values().flatten().map(|&module| path_text(&self.keys.modules[module])).collect();
         let axes: Vec<String> = axes.iter().map(|axis| format!("`{axis}`")).collect();
         errors.push(
             Diagnostic::error(

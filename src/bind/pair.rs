@@ -3,15 +3,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::ids::ParamId;
 use crate::mapping::{Axis, Layout, Mapping};
 use crate::notation::{Dim, DimKind, Expr, Term};
 
 /// An axis name as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct AxisId(pub(crate) u32);
-
-/// A parameter, an index into [`Mapping::params`].
-pub(crate) type ParamId = usize;
 
 /// Which of the two layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,9 +110,9 @@ impl<'a> Pair<'a> {
         pair.source_rules = source.rules.iter().map(|rule| pair.rule(&rule.template, &rule.expr)).collect();
         pair.target_rules = target.rules.iter().map(|rule| pair.rule(&rule.template, &rule.expr)).collect();
         // Parameters that the target alone holds stand where those of both sides do, so these come first.
-        let name = |param: ParamId| mapping.params.get_index(param).map_or("", |(name, _)| name);
         let (both, others): (Vec<ParamId>, Vec<ParamId>) = (0..mapping.params.len())
-            .partition(|param| source.holds(name(*param)) && target.holds(name(*param)));
+            .map(ParamId::new)
+            .partition(|param| [source, target].iter().all(|layout| layout.holds(pair.param_name(*param))));
         let none = BTreeSet::new();
         both.iter().for_each(|&param| pair.prepare_param(param, &none));
         let of_both = both.iter().map(|&param| &pair.params[param]);
@@ -122,8 +120,10 @@ impl<'a> Pair<'a> {
             of_both.clone().flat_map(|param| param.coordinates.concat()).collect();
         let told: BTreeSet<AxisId> = of_both.flat_map(|param| param.instance_axes.clone()).collect();
         inside.retain(|axis| !told.contains(axis));
-        let of = |param| if source.holds(name(param)) { &none } else { &inside };
-        others.into_iter().for_each(|param| pair.prepare_param(param, of(param)));
+        for param in others {
+            let of = if source.holds(pair.param_name(param)) { &none } else { &inside };
+            pair.prepare_param(param, of);
+        }
         let mut rules = std::mem::take(&mut pair.source_rules);
         rules.iter_mut().for_each(|rule| pair.join_runs(rule));
         pair.source_rules = rules;
@@ -174,6 +174,16 @@ impl<'a> Pair<'a> {
 
     pub(crate) fn find(&self, name: &str) -> Option<AxisId> {
         self.ids.get(name).copied()
+    }
+
+    /// Returns the parameter of that name.
+    pub(crate) fn param(&self, name: &str) -> Option<ParamId> {
+        self.mapping.params.get_index_of(name).map(ParamId::new)
+    }
+
+    /// Returns the parameter's name.
+    pub(crate) fn param_name(&self, param: ParamId) -> &'a str {
+        self.mapping.params.get_index(param.index()).map_or("", |(name, _)| name)
     }
 
     /// Returns the size of an axis that the mapping fixes, or that is a literal.
@@ -299,15 +309,14 @@ impl<'a> Pair<'a> {
             None => Label::None,
             Some(label) => self.label(label),
         };
-        let params =
-            expr.params().into_iter().filter_map(|name| self.mapping.params.get_index_of(name)).collect();
+        let params = expr.params().into_iter().filter_map(|name| self.param(name)).collect();
         let key_axes = template.axes().map(|axis| self.intern(axis)).collect();
         PreparedRule { label, dims: self.nodes(&expr.dims), params, key_axes }
     }
 
     fn label(&self, label: &crate::notation::Label) -> Label {
         // Names were checked when the mapping was read.
-        match label.param.as_ref().and_then(|name| self.mapping.params.get_index_of(name)) {
+        match label.param.as_ref().and_then(|name| self.param(name)) {
             Some(param) => Label::Param(param),
             None => Label::Padding,
         }
@@ -339,8 +348,11 @@ impl<'a> Pair<'a> {
 
     /// Prepares a parameter; along the axes that are `inside` what both sides hold no instances are told apart.
     fn prepare_param(&mut self, param: ParamId, inside: &BTreeSet<AxisId>) {
-        let axes: Vec<AxisId> =
-            self.mapping.params[param].axes.iter().filter_map(|name| self.ids.get(name).copied()).collect();
+        let axes: Vec<AxisId> = self.mapping.params[param.index()]
+            .axes
+            .iter()
+            .filter_map(|name| self.ids.get(name).copied())
+            .collect();
         let rules = |rules: &[PreparedRule]| -> Vec<PreparedRule> {
             rules.iter().filter(|rule| rule.params.contains(&param)).cloned().collect()
         };

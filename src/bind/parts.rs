@@ -1,5 +1,6 @@
 //! Whether what the target needs is there, of one type, under one name, and whether all that is there has a place.
 
+use super::ids::InstanceId;
 use std::collections::HashMap;
 
 use super::options::Allow;
@@ -16,7 +17,7 @@ impl Binding<'_> {
         let span = &self.pair.layout(Side::Target).rules[group.rule].template.span;
         let mut missing = false;
         for (&param, instance) in prepared.params.iter().zip(&group.instances) {
-            let (name, declared) = self.pair.mapping.params.get_index(param)?;
+            let (name, declared) = self.pair.mapping.params.get_index(param.index())?;
             if instance.is_some() || declared.absent_zeros {
                 continue;
             }
@@ -138,12 +139,12 @@ impl Binding<'_> {
     }
 
     /// Parameters for which the target has no tensor: zeros may be dropped, anything else has no place.
-    pub(super) fn unplaced(&self, errors: &mut Collector) -> Vec<usize> {
+    pub(super) fn unplaced(&self, errors: &mut Collector) -> Vec<InstanceId> {
         let layout = self.pair.layout(Side::Target);
         let facts = self.options.provenance.of(layout);
         let mut unplaced = Vec::new();
-        for (instance, (_, param, _)) in self.instances.all.iter().enumerate() {
-            let Some((name, declared)) = self.pair.mapping.params.get_index(*param) else { continue };
+        for (instance, (_, param, _)) in (0..).map(InstanceId::new).zip(&self.instances.all) {
+            let Some((name, declared)) = self.pair.mapping.params.get_index(param.index()) else { continue };
             let has_place = layout.rules.iter().any(|rule| {
                 facts.hold(&rule.when) != Some(false) && rule.expr.params().contains(&name.as_str())
             });

@@ -1,17 +1,18 @@
 //! What the source's names and shapes say.
 
+use super::ids::{ModuleId, ParamId};
 use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
 use super::options::Allow;
-use super::pair::{AxisId, ParamId, Side};
+use super::pair::{AxisId, Side};
 use super::unknowns::{Fact, Unknowns};
 use super::{Binding, Held, Indices, OrderedMap, explain};
 use crate::diag::{BindCode, Collector, Diagnostic};
 
 /// Tensors whose names differ in one axis alone: rule, module, the axis and the other indices.
-type List = (usize, u32, AxisId, Indices);
+type List = (usize, ModuleId, AxisId, Indices);
 
 impl Binding<'_> {
     /// Reads every matched tensor: its instances, and an equation per stored axis.
@@ -117,7 +118,7 @@ impl Binding<'_> {
     fn is_sparse(&self, rule: usize, axis: AxisId) -> bool {
         let name = self.pair.name(axis);
         let sparse = |&param: &ParamId| {
-            self.pair.mapping.params[param].sparse.iter().any(|other| other == name)
+            self.pair.mapping.params[param.index()].sparse.iter().any(|other| other == name)
                 && self.pair.params[param].instance_axes.contains(&axis)
         };
         self.pair.source_rules[rule].params.iter().all(sparse)

@@ -3,7 +3,7 @@
 use super::meet::{Meeting, meet};
 use super::units::{check_in_units, cut_inside_block, region_in_units, target_in_units};
 use super::{Check, Loop, Plan, Region, Requirement, Step, StridedCopy, TensorPlan, Unused, ValueOp, unit};
-use crate::bind::{Affine, Allow, BindOptions, Block, Bound, Content, TargetTensor};
+use crate::bind::{Affine, Allow, BindOptions, Block, Bound, Content, SourceId, TargetTensor};
 use crate::catalog::{Catalog, row_major};
 use crate::diag::{Collector, Diagnostic, Errors, PlanCode};
 use crate::dtype::Dtype;
@@ -12,7 +12,7 @@ use crate::span::Span;
 /// A block of a source tensor that holds an instance.
 #[derive(Clone, Copy)]
 struct Place<'a> {
-    source: usize,
+    source: SourceId,
     block: &'a Block,
 }
 
@@ -108,7 +108,7 @@ pub fn build(bound: &Bound, catalog: &Catalog, options: &BindOptions) -> Result<
 /// Lists where each instance is held.
 fn places(bound: &Bound) -> Vec<Vec<Place<'_>>> {
     let mut places = vec![Vec::new(); bound.instances.len()];
-    for (source, tensor) in bound.sources.iter().enumerate() {
+    for (source, tensor) in (0..).map(SourceId::new).zip(&bound.sources) {
         for block in tensor.blocks.iter() {
             if let Content::Param(param) = block.content
                 && let Some((_, instance)) = tensor.instances.iter().find(|(other, _)| *other == param)

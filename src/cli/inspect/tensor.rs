@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use qkvconv::bind::{Allow, BindOptions, SourceTensor, bind};
+use qkvconv::bind::{Allow, BindOptions, SourceId, SourceTensor, bind};
 use qkvconv::detect::{Candidate, only};
 use qkvconv::diag::{BindCode, Code, Diagnostic, Errors, InspectCode};
 use qkvconv::exec::publish::{Existing, Guard, Pending};
@@ -51,7 +51,8 @@ impl Look<'_> {
         let Some(bound) = &candidate.bound else {
             return Err(fail(format!("{}: give it with --axis or --config", candidate.open.join("; "))));
         };
-        let Some(number) = bound.sources.iter().position(|source| source.tensor == at) else {
+        let Some(number) = bound.sources.iter().position(|source| source.tensor == at).map(SourceId::new)
+        else {
             return Err(fail(format!("no rule of {} holds it", candidate.name())));
         };
         let source = &bound.sources[number];
@@ -168,7 +169,7 @@ impl Look<'_> {
     }
 
     /// Tells what the tensor holds, in words and as a picture, or for programs.
-    fn whole(&self, ui: &Ui, args: &InspectArgs, number: usize, params: &[&str]) {
+    fn whole(&self, ui: &Ui, args: &InspectArgs, number: SourceId, params: &[&str]) {
         let (Some((candidate, mapping, layout)), Some(bound)) = (self.fit, self.bound()) else { return };
         let source = &bound.sources[number];
         let tensor = &self.catalog.tensors[source.tensor];
@@ -259,7 +260,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    fn svg(&self, file: Option<Pending>, source: usize, key: &str) -> Result<(), Errors> {
+    fn svg(&self, file: Option<Pending>, source: SourceId, key: &str) -> Result<(), Errors> {
         let (Some(file), Some(picture)) = (file, self.picture(source, (48, 64))) else { return Ok(()) };
         file.publish(picture.svg(key).as_bytes())
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::naive::Reader as Naive;
-use crate::bind::{AxisSizes, Bound};
+use crate::bind::{AxisSizes, Bound, InstanceId, ParamId};
 use crate::diag::{Diagnostic, Errors, VerifyCode};
 use crate::dtype::Dtype;
 use crate::format::Reader;
@@ -150,10 +150,10 @@ pub fn read_back(
     progress: &dyn Progress,
 ) -> Result<ReadBack, Errors> {
     let mut result = ReadBack::default();
-    let names = |sizes: &[(usize, Arc<AxisSizes>)]| -> Vec<(String, Arc<AxisSizes>)> {
+    let names = |sizes: &[(ParamId, Arc<AxisSizes>)]| -> Vec<(String, Arc<AxisSizes>)> {
         sizes.iter().map(|(param, sizes)| (bound.params[*param].clone(), Arc::clone(sizes))).collect()
     };
-    let present = |instances: &[(usize, usize)]| -> Vec<String> {
+    let present = |instances: &[(ParamId, InstanceId)]| -> Vec<String> {
         instances.iter().map(|(param, _)| bound.params[*param].clone()).collect()
     };
     let sources = bound.sources.iter().map(|tensor| Tensor {
