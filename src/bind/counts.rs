@@ -1,11 +1,11 @@
 //! Numbers in names that are sizes of axes: `layer_{l.count+3}`.
 
-use super::ids::ModuleId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Binding;
-use super::pair::{AxisId, Side};
+use super::ids::{AxisId, ModuleId};
+use super::pair::Side;
 use super::unknowns::Unknowns;
 use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::mapping::Rule;

@@ -1,15 +1,15 @@
 //! What is wrong, in words: names, sizes with where they came from, and what would fit.
 
-use super::ids::{ModuleId, ParamId};
 use std::collections::{BTreeMap, HashMap};
 
 use indexmap::IndexMap;
 
 use super::attachment::{any_index, own_module};
+use super::ids::{AxisId, ModuleId, ParamId};
 use super::keys::path_text;
 use super::lower::LowerError;
 use super::options::{Allow, BindOptions};
-use super::pair::{AxisId, Side};
+use super::pair::Side;
 use super::sizes::{Origin, Var};
 use super::unknowns::{Fact, Unknowns};
 use super::{Binding, Size};
@@ -17,7 +17,7 @@ use crate::diag::{BindCode, Collector, Diagnostic, nearest_key};
 use crate::mapping::forward::stored_name;
 use crate::mapping::key::Captures;
 use crate::mapping::role::AxisRole;
-use crate::mapping::{Layout, Rule, Unmapped};
+use crate::mapping::{Layout, Mapping, Rule, Unmapped};
 use crate::span::Span;
 
 /// The source layout's conditions on the config must hold. The target's are about another config, which is not there.
@@ -136,7 +136,7 @@ pub(super) fn missing(
     values: &[(AxisId, u64)],
 ) -> Diagnostic {
     let source = binding.pair.layout(Side::Source);
-    let name = binding.pair.param_name(param);
+    let name = param.name(binding.pair.mapping);
     let error =
         Diagnostic::error(BindCode::Missing, format!("`{name}` is missing")).file(&binding.catalog.path);
     let rule = source.rules.iter().find(|rule| rule.expr.params().contains(&name));
@@ -154,7 +154,7 @@ pub(super) fn missing_of(
     module: ModuleId,
     values: &[(AxisId, u64)],
 ) -> Diagnostic {
-    let name = binding.pair.param_name(param);
+    let name = param.name(binding.pair.mapping);
     let mut error =
         Diagnostic::error(BindCode::Missing, format!("`{name}` is missing")).file(&binding.catalog.path);
     let key = name_of(binding, &rule.template, module, values);
@@ -186,6 +186,31 @@ pub(super) fn missing_of(
         help = kind.map_or(help, |kind| kind.help().to_owned());
     }
     error.tensor(key).help(help)
+}
+
+/// The size of an axis is open; `asked` is the axis to give, which tells it. The first of the layouts is read, and has its
+/// own names of the config's entries.
+pub fn open_size(mapping: &Mapping, layouts: &[&Layout], open: &str, asked: &str) -> Diagnostic {
+    let axes = layouts.iter().flat_map(|layout| [layout.axes.get(open), mapping.axes.get(open)]).flatten();
+    let about = axes.map(|axis| axis.about.as_str()).find(|about| !about.is_empty());
+    let role = || layouts.iter().find_map(|layout| mapping.axis_role(layout, open)).map(AxisRole::name);
+    let about = about.or_else(role).map_or(String::new(), |about| format!(" ({about})"));
+    let entry = layouts.first().and_then(|layout| layout.config.get(asked));
+    Diagnostic::error(BindCode::OpenSize, format!("the size of `{open}` is open{about}"))
+        .found("no --axis, no config entry, no record and no shape tells it")
+        .help(match entry {
+            Some(entry) => {
+                let keys = entry.keys.join("` or `");
+                format!("give it with --axis {asked}=N, or with --config FILE that has `{keys}`")
+            }
+            None => format!("give it with --axis {asked}=N"),
+        })
+}
+
+/// A layout has no tensor for a parameter.
+pub(super) fn no_place(layout: &Layout, param: &str) -> Diagnostic {
+    let message = format!("the layout `{}` has no tensor for `{param}`", layout.name);
+    Diagnostic::error(BindCode::NoPlace, message).rule(&layout.span)
 }
 
 /// Says in words where a fact comes from, for all modules alike, so that their errors are one.
@@ -278,34 +303,12 @@ impl Open {
         for (axis, (var, places)) in self.axes {
             let name = binding.pair.name(axis);
             let layouts = [binding.pair.layout(Side::Source), binding.pair.layout(Side::Target)];
-            let about = layouts
-                .iter()
-                .flat_map(|layout| [layout.axes.get(name), binding.pair.mapping.axes.get(name)])
-                .flatten()
-                .map(|axis| axis.about.as_str())
-                .find(|about| !about.is_empty());
-            let about = about.or_else(|| {
-                let own = layouts.iter().find_map(|layout| binding.pair.mapping.axis_role(layout, name));
-                own.map(AxisRole::name)
-            });
-            let keys =
-                binding.pair.layout(Side::Source).config.get(name).map(|entry| entry.keys.join("` or `"));
             let held = binding.held.iter().map(|held| &binding.catalog.tensors[held.tensor]);
             let limit = held.flat_map(|tensor| tensor.shape.iter().copied()).max().unwrap_or(0);
             let candidates = unknowns.solver.candidates(var, limit.min(4096));
-            let mut error = Diagnostic::error(BindCode::OpenSize, format!("the size of `{name}` is open"))
+            let mut error = open_size(binding.pair.mapping, &layouts, name, name)
                 .file(&binding.catalog.path)
-                .rule(&places[0].1)
-                .found("no --axis, no config entry, no record and no shape tells it")
-                .help(match keys {
-                    Some(keys) => {
-                        format!("give it with --axis {name}=N, or with --config FILE that has `{keys}`")
-                    }
-                    None => format!("give it with --axis {name}=N"),
-                });
-            if let Some(about) = about {
-                error.message = format!("the size of `{name}` is open ({about})");
-            }
+                .rule(&places[0].1);
             if !candidates.is_empty() {
                 error = error.expected(format!("one of the values that fit: {}", list(&candidates)));
             }

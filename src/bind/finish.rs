@@ -1,12 +1,12 @@
 //! The end of binding: every tensor of both sides lowered to blocks, the target's names enumerated.
 
-use super::ids::{InstanceId, ModuleId, ParamId, SourceId};
 use std::collections::HashMap;
 
 use super::classes::{Classes, Lowered};
+use super::ids::{AxisId, InstanceId, ModuleId, ParamId, SourceId};
 use super::keys::path_text;
 use super::lower::{Instance, LowerError};
-use super::pair::{AxisId, Side};
+use super::pair::Side;
 use super::target::Group;
 use super::unknowns::{Scopes, Unknowns};
 use super::{Binding, Bound, InstanceInfo, Reading, SourceTensor, TargetTensor, attention_parts, explain};

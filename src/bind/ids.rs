@@ -3,22 +3,26 @@
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
+use indexmap::IndexMap;
+
+use crate::mapping::{Mapping, Param};
+
 /// Makes ids, and lets lists of what they count be indexed by them.
 macro_rules! ids {
-    ($($(#[$about:meta])* $id:ident)+) => {
+    ($($(#[$about:meta])* $vis:vis $id:ident)+) => {
         $(
             $(#[$about])*
             #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-            pub struct $id(u32);
+            $vis struct $id(u32);
 
             impl $id {
                 /// Makes the id of what stands at that place; of each there are at most as many as tensors in a checkpoint.
-                pub const fn new(index: usize) -> $id {
+                $vis const fn new(index: usize) -> $id {
                     $id(index as u32)
                 }
 
                 /// Returns its place in lists of its kind.
-                pub const fn index(self) -> usize {
+                $vis const fn index(self) -> usize {
                     self.0 as usize
                 }
             }
@@ -49,12 +53,34 @@ macro_rules! ids {
 ids! {
     /// A parameter: an index into [`Mapping::params`](crate::mapping::Mapping::params) and
     /// [`Bound::params`](super::Bound::params).
-    ParamId
+    pub ParamId
     /// A module: an index into [`Bound::modules`](super::Bound::modules).
-    ModuleId
+    pub ModuleId
     /// A parameter of one module: an index into [`Bound::instances`](super::Bound::instances).
-    InstanceId
+    pub InstanceId
     /// A source tensor that holds parameters: an index into [`Bound::sources`](super::Bound::sources), not into the
     /// catalog.
-    SourceId
+    pub SourceId
+    /// An axis of one of the two layouts, by its name.
+    pub(crate) AxisId
+}
+
+impl Index<ParamId> for IndexMap<String, Param> {
+    type Output = Param;
+
+    fn index(&self, id: ParamId) -> &Param {
+        &self[id.index()]
+    }
+}
+
+impl ParamId {
+    /// Returns the parameter of that name.
+    pub(super) fn find(mapping: &Mapping, name: &str) -> Option<ParamId> {
+        mapping.params.get_index_of(name).map(ParamId::new)
+    }
+
+    /// Returns its name.
+    pub(super) fn name(self, mapping: &Mapping) -> &str {
+        mapping.params.get_index(self.index()).map_or("", |(name, _)| name)
+    }
 }

@@ -1,6 +1,5 @@
 //! Every stored tensor to its rule.
 
-use super::ids::{ModuleId, ParamId};
 use globset::GlobSet;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -8,6 +7,7 @@ use indexmap::IndexMap;
 use smallvec::SmallVec;
 
 use super::attachment::Owners;
+use super::ids::{ModuleId, ParamId};
 use super::names::names_for_rules;
 use super::options::{Allow, BindOptions, Tied};
 use super::pair::Pair;

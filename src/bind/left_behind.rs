@@ -1,7 +1,6 @@
 //! What belongs to a converted weight and is held by no rule: its scale, its mask, the norm of its heads. To pass it
 //! through beside the weight's old name, or in the weight's old order, would give a wrong model without a word.
 
-use super::ids::{InstanceId, ModuleId, ParamId};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use indexmap::{IndexMap, IndexSet};
@@ -11,9 +10,10 @@ use super::attachment::{
     Attached, Attachment, ancestors, any_index, is_apart_from_queries_and_keys, is_projection_bias,
     is_query_key_norm, own_module,
 };
+use super::ids::{AxisId, InstanceId, ModuleId, ParamId};
 use super::keys::{listed, path_text, segments};
 use super::options::Allow;
-use super::pair::{AxisId, Side};
+use super::pair::Side;
 use super::{Binding, SourceTensor, TargetTensor};
 use crate::catalog::row_major;
 use crate::diag::{BindCode, Collector, Diagnostic};
@@ -194,7 +194,7 @@ impl Binding<'_> {
 
     /// Returns a parameter's axes whose order changes.
     fn moved_axes_of<'s>(&'s self, param: ParamId, moved: &'s [AxisId]) -> impl Iterator<Item = &'s str> {
-        let axes = self.pair.mapping.params[param.index()].axes.iter().map(String::as_str);
+        let axes = self.pair.mapping.params[param].axes.iter().map(String::as_str);
         axes.filter(move |name| {
             let outer = self.pair.find(name);
             outer.is_some_and(|outer| {

@@ -1,7 +1,7 @@
 //! A tensor's expression with all sizes known → rectangular blocks on the parameters' canonical coordinates.
 
-use super::ids::ParamId;
-use super::pair::{AxisId, Label, Node, Pair, Part, Side};
+use super::ids::{AxisId, ParamId};
+use super::pair::{Label, Node, Pair, Part, Side};
 use super::sizes::Var;
 use super::unknowns::{Scopes, Unknowns};
 

@@ -31,6 +31,7 @@ mod unknowns;
 mod unmatched;
 
 pub(crate) use attachment::Owners;
+pub use explain::open_size;
 pub use ids::{InstanceId, ModuleId, ParamId, SourceId};
 pub use lower::{Block, Content, Coordinate, Digit};
 pub(crate) use names::names_for_rules;
@@ -51,7 +52,8 @@ use crate::mapping::key::Captures;
 use crate::mapping::role::AttentionPart;
 use crate::mapping::{Layout, Mapping};
 use crate::span::Span;
-use pair::{AxisId, Pair};
+use ids::AxisId;
+use pair::Pair;
 use unknowns::{Scopes, Unknowns};
 
 /// A checkpoint bound to a source layout, and the target layout's tensors that follow from it.

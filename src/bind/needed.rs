@@ -1,8 +1,8 @@
 //! Tensors that a layout's readers cannot do without: missing in the source, or to be made for the target.
 
-use super::ids::{ModuleId, ParamId};
 use std::collections::HashSet;
 
+use super::ids::{ModuleId, ParamId};
 use super::options::Allow;
 use super::pair::Side;
 use super::unknowns::Unknowns;
@@ -34,7 +34,7 @@ impl<'a> Binding<'a> {
         let held = &self.pair.layout(side).rules[rule];
         let params = &self.pair.rules(side)[rule].params;
         if let Some(Needed::Beside(other)) = &held.needed {
-            let Some(other) = self.pair.param(other) else {
+            let Some(other) = ParamId::find(self.pair.mapping, other) else {
                 return OrderedSet::default();
             };
             let most = params.iter().max_by_key(|&&param| self.pair.params[param].instance_axes.len());
@@ -50,7 +50,7 @@ impl<'a> Binding<'a> {
 
     /// Returns the places of a module where a target tensor is made of zeros because its readers need it.
     pub(super) fn made_of_zeros(&self, rule: usize, module: ModuleId) -> OrderedSet<Indices> {
-        let zeros = |&param: &ParamId| self.pair.mapping.params[param.index()].absent_zeros;
+        let zeros = |&param: &ParamId| self.pair.mapping.params[param].absent_zeros;
         let holds =
             self.facts(Side::Target).hold(&self.pair.layout(Side::Target).rules[rule].when) == Some(true);
         match holds && self.pair.target_rules[rule].params.iter().all(zeros) {
@@ -80,7 +80,7 @@ impl<'a> Binding<'a> {
                             continue;
                         }
                         for &param in &self.pair.rules(side)[at].params {
-                            let declared = &self.pair.mapping.params[param.index()];
+                            let declared = &self.pair.mapping.params[param];
                             let values = self.instance_values(param, &place);
                             let scopes = unknowns.scopes(module, param, values.clone());
                             let is_made = side == Side::Target && declared.absent_zeros;
@@ -116,7 +116,7 @@ impl<'a> Binding<'a> {
         values: &Indices,
     ) -> Diagnostic {
         let layout = self.pair.layout(side);
-        let name = self.pair.param_name(param);
+        let name = param.name(self.pair.mapping);
         let mut error = match side {
             Side::Source => explain::missing_of(self, rule, param, module, values),
             Side::Target => explain::missing(self, param, module, values),

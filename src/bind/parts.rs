@@ -1,8 +1,8 @@
 //! Whether what the target needs is there, of one type, under one name, and whether all that is there has a place.
 
-use super::ids::InstanceId;
 use std::collections::HashMap;
 
+use super::ids::InstanceId;
 use super::options::Allow;
 use super::pair::Side;
 use super::target::Group;
@@ -157,13 +157,9 @@ impl Binding<'_> {
             }
             for &tensor in &self.instances.tensors[instance] {
                 errors.push(
-                    Diagnostic::error(
-                        BindCode::NoPlace,
-                        format!("the layout `{}` has no tensor for `{name}`", layout.name),
-                    )
+                    explain::no_place(layout, name)
                     .file(&self.catalog.path)
                     .tensor(&self.catalog.tensors[tensor].key)
-                    .rule(&layout.span)
                     .help("choose a target layout that has it; --drop leaves out only what is not used there, such as the head of another task"),
                 );
             }

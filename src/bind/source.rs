@@ -1,12 +1,12 @@
 //! What the source's names and shapes say.
 
-use super::ids::{ModuleId, ParamId};
 use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
+use super::ids::{AxisId, ModuleId, ParamId};
 use super::options::Allow;
-use super::pair::{AxisId, Side};
+use super::pair::Side;
 use super::unknowns::{Fact, Unknowns};
 use super::{Binding, Held, Indices, OrderedMap, explain};
 use crate::diag::{BindCode, Collector, Diagnostic};
@@ -118,7 +118,7 @@ impl Binding<'_> {
     fn is_sparse(&self, rule: usize, axis: AxisId) -> bool {
         let name = self.pair.name(axis);
         let sparse = |&param: &ParamId| {
-            self.pair.mapping.params[param.index()].sparse.iter().any(|other| other == name)
+            self.pair.mapping.params[param].sparse.iter().any(|other| other == name)
                 && self.pair.params[param].instance_axes.contains(&axis)
         };
         self.pair.source_rules[rule].params.iter().all(sparse)

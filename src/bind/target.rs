@@ -1,16 +1,16 @@
 //! The target's tensors: which there are, in which modules and instances, and what is missing for them.
 
-use super::ids::{InstanceId, ModuleId, ParamId};
 use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 
+use super::ids::{AxisId, InstanceId, ModuleId, ParamId};
 use super::needed;
 use super::options::Allow;
-use super::pair::{AxisId, Side};
+use super::pair::Side;
 use super::unknowns::{Scopes, Unknowns};
 use super::{Binding, Indices, OrderedMap, OrderedSet, explain};
-use crate::diag::{BindCode, Collector, Diagnostic};
+use crate::diag::Collector;
 
 /// The tensors of one target rule in one module and instance; the other axes of its name are enumerated later.
 pub(super) struct Group {
@@ -182,11 +182,7 @@ impl Binding<'_> {
             if !self.pair.layout(Side::Source).holds(name) {
                 let layout = self.pair.layout(Side::Source);
                 errors.push(
-                    Diagnostic::error(
-                        BindCode::NoPlace,
-                        format!("the layout `{}` has no tensor for `{name}`", layout.name),
-                    )
-                    .rule(&layout.span)
+                    explain::no_place(layout, name)
                     .help("choose a source layout that has it, or declare it optional in the mapping file where models lack it"),
                 );
                 continue;

@@ -6,7 +6,8 @@ use indexmap::IndexMap;
 
 use super::Binding;
 use super::explain::{list, origin_in_any_module, shape};
-use super::pair::{AxisId, Side};
+use super::ids::AxisId;
+use super::pair::Side;
 use super::sizes::{self, Contradiction, Monomial, Origin, Polynomial, Side as Equal, Solver, Var};
 use super::unknowns::{Fact, Unknowns};
 use crate::diag::{BindCode, Diagnostic};

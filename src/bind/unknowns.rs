@@ -1,11 +1,11 @@
 //! The unknown sizes of one conversion: which axis of which instance is which unknown, and what is said of it.
 
-use super::ids::{ModuleId, ParamId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Indices;
-use super::pair::{AxisId, Label, Node, Pair, Part, Side};
+use super::ids::{AxisId, ModuleId, ParamId};
+use super::pair::{Label, Node, Pair, Part, Side};
 use super::sizes::{Equation, Monomial, Origin, Polynomial, Side as Equal, Solver, Var};
 use crate::span::Span;
 
@@ -110,7 +110,7 @@ impl<'a> Unknowns<'a> {
     }
 
     fn shared_at(&self, scopes: Scopes, axis: AxisId) -> usize {
-        scopes.shared as usize * self.pair.axes().len() + axis.0 as usize
+        scopes.shared as usize * self.pair.axes().len() + axis.index()
     }
 
     /// Returns the unknown size of an axis; what is known without shapes is stated when it is first asked for.

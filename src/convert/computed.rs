@@ -109,6 +109,9 @@ pub(super) fn add(
     Ok(Box::new(WithComputed { inner: reader, catalog, file, bytes }))
 }
 
+/// What to do about a config that lacks numbers.
+const INCOMPLETE: &str = "complete the config of the model, or name it with --config";
+
 /// What says how the rotary frequencies are scaled.
 struct Scaling<'c> {
     facts: Facts<'c>,
@@ -150,7 +153,7 @@ impl<'c> Scaling<'c> {
             error
                 .expected("a number above 0")
                 .found(found.map_or("no entry".to_owned(), ToString::to_string))
-                .help("complete the config of the model, or name it with --config")
+                .help(INCOMPLETE)
         })
     }
 }
@@ -202,7 +205,7 @@ fn values(
         found => Err(Diagnostic::error(ConfigCode::Rope, format!("`{entry}` does not fit the head size"))
             .expected(format!("{pairs} numbers, one for each rotary pair"))
             .found(found.map_or("no list of numbers".to_owned(), |list| format!("{} numbers", list.len())))
-            .help("complete the config of the model, or name it with --config")),
+            .help(INCOMPLETE)),
     }
 }
 

@@ -2,13 +2,12 @@
 
 use std::path::PathBuf;
 
-use qkvconv::bind::{Allow, BindOptions, SourceId, SourceTensor, bind};
+use qkvconv::bind::{Allow, BindOptions, SourceId, SourceTensor, bind, open_size};
 use qkvconv::detect::{Candidate, only};
-use qkvconv::diag::{BindCode, Code, Diagnostic, Errors, InspectCode};
+use qkvconv::diag::{Diagnostic, Errors, InspectCode};
 use qkvconv::exec::publish::{Existing, Guard, Pending};
 use qkvconv::format::output::{OutputLayout, OutputTensor, lay_out_array};
 use qkvconv::inspect::{Seen, elements, kind, ranges};
-use qkvconv::mapping::role::AxisRole;
 use qkvconv::mapping::{Affine, Layout, Mapping};
 use qkvconv::provenance::Provenance;
 use serde_json::{Value, json};
@@ -134,12 +133,12 @@ impl Look<'_> {
     /// A head can be pointed at where an axis is one of heads, and where all sizes that tell its place are known.
     fn check_heads(&self, seen: &Seen<'_>, key: &str, param: &str) -> Result<(), Errors> {
         let (mapping, layout) = (seen.mapping(), seen.layout());
-        let wrong = |code: Code, message: String| {
+        let wrong = |code: InspectCode, message: String| {
             Diagnostic::error(code, message).file(&self.catalog.path).tensor(key)
         };
         if mapping.head_axis(param).is_none() {
             let axes = mapping.params.get(param).map(|param| param.axes.join(" ")).unwrap_or_default();
-            let error = wrong(InspectCode::NoHeads.into(), format!("no axis of `{param}` is one of heads"))
+            let error = wrong(InspectCode::NoHeads, format!("no axis of `{param}` is one of heads"))
                 .expected("an axis whose role is `query heads` or `kv heads`")
                 .found(format!("`{axes}`"));
             return Err(error
@@ -147,25 +146,12 @@ impl Look<'_> {
                 .into());
         }
         let Some(open) = seen.open_axis(param) else { return Ok(()) };
-        let role = || mapping.axis_role(layout, open).map(AxisRole::name);
-        let about = mapping.axis(layout, open).map(|axis| axis.about.as_str());
-        let about = about.filter(|about| !about.is_empty()).or_else(role);
-        let about = about.map_or(String::new(), |about| format!(" ({about})"));
         // The head size follows from the number of heads, which a config tells.
         let asked = [mapping.head_axis(param), Some(open)].into_iter().flatten();
         let known = |axis: &&str| seen.known_sizes(param).is_some_and(|sizes| sizes.contains_key(*axis));
         let mut asked = asked.filter(|axis| !known(axis));
         let axis = asked.next().unwrap_or(open);
-        let keys = layout.config.get(axis).map(|entry| entry.keys.join("` or `"));
-        Err(wrong(BindCode::OpenSize.into(), format!("the size of `{open}` is open{about}"))
-            .found("no --axis, no config entry, no record and no shape tells it")
-            .help(match keys {
-                Some(keys) => {
-                    format!("give it with --axis {axis}=N, or with --config FILE that has `{keys}`")
-                }
-                None => format!("give it with --axis {axis}=N"),
-            })
-            .into())
+        Err(open_size(mapping, &[layout], open, axis).file(&self.catalog.path).tensor(key).into())
     }
 
     /// Tells what the tensor holds, in words and as a picture, or for programs.

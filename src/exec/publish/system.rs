@@ -188,8 +188,13 @@ pub(super) fn name_error(path: &Path, error: &io::Error) -> Diagnostic {
 
 /// Describes a file that was not there when the conversion began.
 pub(super) fn appeared(path: &Path) -> Diagnostic {
-    let diagnostic = Diagnostic::error(PublishCode::Exists, "it appeared while the conversion ran");
-    diagnostic.file(path).help("give `--force` to replace it, or write to another place")
+    exists(path, "it appeared while the conversion ran")
+}
+
+/// Describes a file that is in the way, and that may be replaced.
+pub(super) fn exists(path: &Path, message: impl Into<String>) -> Diagnostic {
+    let diagnostic = Diagnostic::error(PublishCode::Exists, message).file(path);
+    diagnostic.help("give `--force` to replace it, or write to another place")
 }
 
 /// Gives a file its name in one step. What has the name already is replaced, or is the error

@@ -8,6 +8,11 @@ use crate::format::store::Store;
 /// The bytes that are read at once.
 const BLOCK: u64 = 1 << 16;
 
+/// Describes bytes that the system refuses; the file is named by whoever reads it.
+pub(super) fn unread(error: &std::io::Error) -> Diagnostic {
+    Diagnostic::error(FormatCode::Io, format!("cannot read it: {error}"))
+}
+
 /// Bytes that are read in order.
 #[derive(Debug)]
 pub(super) struct Input {
@@ -64,7 +69,7 @@ impl Input {
         let read = self.store.read_exact_at(self.base, &mut self.buffer);
         read.map_err(|error| {
             self.buffer.clear();
-            Diagnostic::error(FormatCode::Io, format!("cannot read it: {error}"))
+            unread(&error)
         })
     }
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::MOST_PICKLE;
-use super::input::Input;
+use super::input::{Input, unread};
 use super::pickle;
 use super::place::{DAMAGED, Place, Storages};
 use super::rebuild::storage_id;
@@ -114,8 +114,7 @@ fn count(file: &Arc<OpenFile>, position: u64, is_big: bool, id: &StorageId) -> R
         let message = format!("the file ends at byte {} before the storage `{}`", file.size, shown(&id.key));
         return Err(Diagnostic::error(FormatCode::Truncated, message).help(DAMAGED));
     }
-    file.read_exact_at(position, &mut bytes)
-        .map_err(|error| Diagnostic::error(FormatCode::Io, format!("cannot read it: {error}")))?;
+    file.read_exact_at(position, &mut bytes).map_err(|error| unread(&error))?;
     let little = u64::from_le_bytes(bytes);
     let big = u64::from_be_bytes(bytes);
     Ok(if is_big && little != id.count && big == id.count { big } else { little })
