@@ -32,7 +32,8 @@ pub fn inspect(path: &Path) -> bool {
     };
     for kind in kinds(mapping, layout, bound, catalog).iter().take(64) {
         let _ = kind.words();
-        let source = &bound.sources[kind.example];
+        let Some(example) = kind.example else { continue };
+        let source = &bound.sources[example];
         let shape = &catalog.tensors[source.tensor].shape;
         let seen = Seen::new(mapping, layout, bound, &source.reading);
         let _ = draw(&seen, shape, (24, 48)).lines(true);

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, IdentityCode};
 use crate::mapping::builtin;
 use crate::mapping::strangers::stranger;
 use crate::mapping::{Layout, Mapping};
@@ -46,7 +46,7 @@ impl Standing {
             Standing::Elsewhere(claim) => Err(claim.error(name).rule(&layout.span)),
             Standing::Unknown { model, place } => {
                 let message = format!("no layout lists the model; it is taken to compute as `{name}` says");
-                let warning = Diagnostic::warning("identity/model", message);
+                let warning = Diagnostic::warning(IdentityCode::Model, message);
                 Ok(Some(warning.expected(layout.models.join(", ")).found(format!("{place} = `{model}`"))))
             }
         }
@@ -82,7 +82,7 @@ impl Claim {
     pub fn error(&self, layout: &str) -> Diagnostic {
         let Claim { model, place, layouts, .. } = self;
         let message = format!("the model is none of those that `{layout}` describes");
-        let diagnostic = Diagnostic::error("identity/model", message).found(match self.why {
+        let diagnostic = Diagnostic::error(IdentityCode::Model, message).found(match self.why {
             Some(why) => format!("{place} = `{model}`: {why}"),
             None => format!("{place} = `{model}`"),
         });

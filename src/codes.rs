@@ -1,6 +1,6 @@
 #![doc = include_str!("codes.md")]
 
-use crate::diag::nearest;
+use crate::diag::Code;
 
 /// The text of this page.
 const TEXT: &str = include_str!("codes.md");
@@ -9,8 +9,8 @@ const TEXT: &str = include_str!("codes.md");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// The code, `stage/kind`, as [`crate::Diagnostic::code`] has it.
-    pub code: &'static str,
+    /// The code.
+    pub code: Code,
     /// What is wrong, in a few words.
     pub title: &'static str,
     /// When it happens and why it matters.
@@ -22,9 +22,10 @@ pub struct Explanation {
 /// Returns what is known of every code, in alphabetical order.
 ///
 /// ```
-/// let explanation = qkvconv::codes::find("bind/open-size").expect("a known code");
+/// use qkvconv::diag::BindCode;
+///
+/// let explanation = qkvconv::codes::find(BindCode::OpenSize).expect("documented");
 /// assert_eq!(explanation.title, "the size of an axis is open");
-/// assert_eq!(qkvconv::codes::nearest_code("bind/opensize"), Some("bind/open-size"));
 /// ```
 pub fn all() -> impl Iterator<Item = Explanation> {
     TEXT.split("\n### `").skip(1).filter_map(|entry| {
@@ -33,19 +34,12 @@ pub fn all() -> impl Iterator<Item = Explanation> {
         // A heading of a stage may follow.
         let text = text.split("\n## ").next().unwrap_or(text);
         let (about, remedy) = text.split_once("\n*What to do:* ")?;
-        Some(Explanation { code, title, about: about.trim(), remedy: remedy.trim() })
+        Some(Explanation { code: code.parse().ok()?, title, about: about.trim(), remedy: remedy.trim() })
     })
 }
 
 /// Returns what is known of a code.
-pub fn find(code: &str) -> Option<Explanation> {
+pub fn find(code: impl Into<Code>) -> Option<Explanation> {
+    let code = code.into();
     all().find(|explanation| explanation.code == code)
-}
-
-/// Returns the known code that an unknown one is nearest to: its own name in another stage, or a slip of the pen.
-pub fn nearest_code(code: &str) -> Option<&'static str> {
-    let kind = code.rsplit('/').next().unwrap_or(code);
-    let same_kind =
-        || all().map(|one| one.code).find(|one| one.split_once('/').is_some_and(|(_, its)| its == kind));
-    nearest(code, all().map(|one| one.code)).or_else(same_kind)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::bind::Size;
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, IdentityCode};
 use crate::mapping::Mapping;
 
 /// The metadata key.
@@ -75,7 +75,7 @@ impl Identity {
             return self.check_axes(axes);
         }
         Err(Diagnostic::error(
-            "identity/layout",
+            IdentityCode::Layout,
             format!("the file records another layout than {option} says"),
         )
         .expected(format!("`{}`, as recorded by qkvconv {}", self.layout, self.version))
@@ -94,7 +94,7 @@ impl Identity {
             let Some(recorded) = self.sizes.get(axis).filter(|recorded| *recorded != size) else { continue };
             let message = format!("the file records another size of `{axis}` than --axis says");
             errors.push(
-                Diagnostic::error("identity/axis", message)
+                Diagnostic::error(IdentityCode::Axis, message)
                     .expected(format!("`{axis}` = {recorded}, as recorded by qkvconv {}", self.version))
                     .found(format!("--axis {axis}={size}"))
                     .help(format!("leave --axis {axis} out, or overrule the record with --trust-layout")),
@@ -108,7 +108,7 @@ impl Identity {
     pub fn changed(&self, mapping: &Mapping) -> Option<Diagnostic> {
         (self.mapping != mapping.hash).then(|| {
             let message = format!("`{}` may have changed since the file was written", self.layout);
-            Diagnostic::warning("identity/mapping", message)
+            Diagnostic::warning(IdentityCode::Mapping, message)
                 .expected(format!("the mapping whose BLAKE3 is {:.16}…, as recorded by qkvconv {}", self.mapping, self.version))
                 .found(format!("{} ({:.16}…)", mapping.source.name, mapping.hash))
                 .help("if the layout describes the same arrangement still, there is nothing to do; the output is read back either way")

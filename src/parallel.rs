@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Builder};
 
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, ExecCode};
 use crate::progress::Progress;
 
 /// Does the same work on this thread and on others, so many in all; on fewer where the system has no more threads to give.
@@ -76,7 +76,7 @@ pub(crate) fn in_parallel_with<S: Send, T: Send>(
     results.sort_by_key(|(at, _)| *at);
     let done = results.into_iter().map(|(_, result)| result).collect::<Result<Vec<T>, Errors>>()?;
     if done.len() < count {
-        return Err(Diagnostic::error("exec/cancelled", "stopped before the work was done").into());
+        return Err(Diagnostic::error(ExecCode::Cancelled, "stopped before the work was done").into());
     }
     Ok((done, states.into_inner().unwrap_or_else(PoisonError::into_inner)))
 }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, ConfigCode, Diagnostic, Errors};
 use crate::mapping::{Condition, Layout};
 use crate::text::{self, Unread};
 
@@ -85,16 +85,18 @@ impl Document {
     pub fn read(path: &Path, largest: Option<u64>) -> Result<Document, Diagnostic> {
         let largest = largest.unwrap_or(LARGEST);
         let text = text::read(path, largest).map_err(|unread| match unread {
-            Unread::Io(error) => Diagnostic::error("config/read", format!("cannot read the config: {error}"))
-                .file(path)
-                .help("name another with --config"),
+            Unread::Io(error) => {
+                Diagnostic::error(ConfigCode::Read, format!("cannot read the config: {error}"))
+                    .file(path)
+                    .help("name another with --config")
+            }
             Unread::TooLarge(size) => {
                 let option = size.map_or("`--max-config-size` raises the limit".to_owned(), |size| {
                     format!("`--max-config-size {size}` reads this one")
                 });
                 let found =
                     size.map_or("more, without an end so far".to_owned(), |size| format!("{size} bytes"));
-                Diagnostic::error("config/read", "the config is larger than any config of a model")
+                Diagnostic::error(ConfigCode::Read, "the config is larger than any config of a model")
                     .file(path)
                     .expected(format!("at most {largest} bytes"))
                     .found(found)
@@ -102,7 +104,7 @@ impl Document {
             }
         })?;
         let value = serde_json::from_str(&text).map_err(|error| {
-            Diagnostic::error("config/json", "the config is not JSON")
+            Diagnostic::error(ConfigCode::Json, "the config is not JSON")
                 .file(path)
                 .found(error.to_string())
                 .help("correct it, or name another with --config")

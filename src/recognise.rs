@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::claims::Standing;
 use crate::convert::ConvertOptions;
 use crate::detect::{Candidate, Detection, Question, names_to_try, only};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{DetectCode, Diagnostic, Errors, FormatCode, MappingCode, Stage};
 use crate::format::{FileSet, Reader, files_of, open, open_set};
 use crate::identity::Identity;
 use crate::mapping::select::{Selection, read_files, select, with_those_for};
@@ -59,7 +59,7 @@ impl Recognised {
             mapping.and_then(|mapping| Some((candidate, mapping, mapping.layouts.get(&candidate.layout)?)));
         found.ok_or_else(|| {
             let message = format!("no mapping has the layout `{}`", candidate.name());
-            Diagnostic::error("mapping/unknown-layout", message).into()
+            Diagnostic::error(MappingCode::UnknownLayout, message).into()
         })
     }
 }
@@ -91,7 +91,7 @@ pub fn recognise(
         let recorded = Identity::read(&catalog.metadata).filter(|_| !options.trust_layout);
         if let Some(identity) = &recorded {
             let agrees = identity.check_axes(&options.bind.axes);
-            agrees.map_err(|errors| errors.in_file("identity/", source))?;
+            agrees.map_err(|errors| errors.in_file(Stage::Identity, source))?;
         }
         let names = names_to_try(catalog, &options.bind);
         let detection = Detection::new(catalog, &names);
@@ -114,12 +114,12 @@ pub fn recognise(
     // A checkpoint that is not whole, or of a format that is not read, is no set of files either.
     let is_set = |errors: &Errors| {
         let codes = [
-            "format/ambiguous-folder",
-            "format/duplicate-key",
-            "format/no-checkpoint",
-            "format/rank-folders",
+            FormatCode::AmbiguousFolder,
+            FormatCode::DuplicateKey,
+            FormatCode::NoCheckpoint,
+            FormatCode::RankFolders,
         ];
-        errors.diagnostics().iter().all(|diagnostic| codes.contains(&diagnostic.code))
+        errors.diagnostics().iter().all(|error| codes.iter().any(|code| error.code == *code))
     };
     let is_refused = opened.as_ref().is_err_and(|errors| !is_set(errors));
     if !source.is_dir() || is_refused || opened.as_ref().is_ok_and(fits) {
@@ -211,7 +211,7 @@ pub fn select_for(
                 "`{name}` fits, but only the model tells the stored order of {}, which `{to}` has otherwise",
                 axes.join(", ")
             );
-            let error = Diagnostic::error("detect/unknown-model", message).file(&catalog.path).found(told);
+            let error = Diagnostic::error(DetectCode::UnknownModel, message).file(&catalog.path).found(told);
             return Err(error.help(format!("if the model computes as `{name}` says: --from {name}")).into());
         }
     }
@@ -226,7 +226,7 @@ fn with_a_way(
     source: &Path,
     options: &ConvertOptions,
 ) -> Errors {
-    let families = errors.diagnostics().iter().any(|error| error.code == "mapping/families");
+    let families = errors.has(MappingCode::Families);
     let (Some((family, _)), Ok(own)) = (to.split_once('/'), read_files(files)) else { return errors };
     if !families {
         return errors;

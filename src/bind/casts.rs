@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::keys::Keys;
 use super::options::BindOptions;
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::dtype::Dtype;
 
 /// What a tensor with the scales of another one is called behind its name: DeepSeek's and transformers' FP8
@@ -41,7 +41,7 @@ pub(super) fn check(catalog: &Catalog, keys: &Keys, options: &BindOptions, error
         };
         errors.push(
             Diagnostic::error(
-                "bind/scaled-cast",
+                BindCode::ScaledCast,
                 format!("{} weights with scales beside them are not cast", stored.dtype),
             )
             .file(&catalog.path)
@@ -57,7 +57,7 @@ pub(super) fn check(catalog: &Catalog, keys: &Keys, options: &BindOptions, error
     left.sort_unstable();
     for (dtype, names) in left {
         let mut warning = Diagnostic::warning(
-            "bind/not-cast",
+            BindCode::NotCast,
             format!("{dtype} stays as it is: --dtype casts F64, F32, F16 and BF16"),
         )
         .file(&catalog.path);

@@ -4,8 +4,9 @@
 use std::collections::{HashMap, hash_map::Entry};
 use std::sync::Arc;
 
+use super::ids::{AxisId, ParamId};
 use super::lower::{Block, Instance, LowerError, lower};
-use super::pair::{AxisId, Node, Pair, ParamId, Part, Side};
+use super::pair::{Node, Pair, Part, Side};
 use super::sizes::{Solver, Var};
 use super::unknowns::{Scopes, Unknowns};
 use super::{AxisSizes, Indices};
@@ -119,7 +120,7 @@ impl Classes {
         let vars: Vec<Option<Var>> = pair.axes().map(|axis| unknowns.known_var(scopes, axis)).collect();
         let sizes: Vec<Option<u64>> = vars.iter().map(|var| unknowns.solver.value((*var)?)).collect();
         let product = |run: &Vec<AxisId>| {
-            let vars: Option<Vec<Var>> = run.iter().map(|axis| vars[axis.0 as usize]).collect();
+            let vars: Option<Vec<Var>> = run.iter().map(|axis| vars[axis.index()]).collect();
             unknowns.solver.product(&vars?)
         };
         let known = Known {

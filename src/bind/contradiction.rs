@@ -4,7 +4,7 @@ use super::explain::{at_origin, origin_in_any_module};
 use super::sizes::{Contradiction, Origin};
 use super::unknowns::{Fact, Unknowns};
 use super::{Binding, trace};
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 
 /// Facts about sizes that do not fit together.
 pub(super) fn contradictions(binding: &Binding<'_>, unknowns: &Unknowns<'_>, errors: &mut Collector) {
@@ -14,7 +14,7 @@ pub(super) fn contradictions(binding: &Binding<'_>, unknowns: &Unknowns<'_>, err
             Contradiction::Values { var, first, second } => {
                 let axis = binding.pair.name(unknowns.axes[var.0 as usize].0);
                 let mut error =
-                    Diagnostic::error("bind/size-conflict", format!("`{axis}` cannot have two sizes"))
+                    Diagnostic::error(BindCode::SizeConflict, format!("`{axis}` cannot have two sizes"))
                         .file(&binding.catalog.path)
                         .expected(format!("`{axis}` = {}", value(binding, unknowns, *first)))
                         .found(format!("`{axis}` = {}", value(binding, unknowns, *second)))

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Binding;
-use super::pair::{AxisId, Side};
+use super::ids::{AxisId, ModuleId};
+use super::pair::Side;
 use super::unknowns::Unknowns;
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::mapping::Rule;
 
 impl Binding<'_> {
@@ -24,7 +25,7 @@ impl Binding<'_> {
             let Some(&size) = found.first().filter(|_| found.len() == 1) else {
                 let sizes: Vec<String> = found.iter().map(u64::to_string).collect();
                 errors.push(
-                    Diagnostic::error("bind/count", format!("a name needs the size of `{name}`"))
+                    Diagnostic::error(BindCode::Count, format!("a name needs the size of `{name}`"))
                         .file(&self.catalog.path)
                         .rule(&rule.template.span)
                         .expected("one size")
@@ -47,7 +48,7 @@ impl Binding<'_> {
                 }
                 let sizes: Vec<String> = found.iter().map(u64::to_string).collect();
                 errors.push(
-                    Diagnostic::error("bind/count", format!("a name tells another size of `{name}`"))
+                    Diagnostic::error(BindCode::Count, format!("a name tells another size of `{name}`"))
                         .file(&self.catalog.path)
                         .tensor(&self.catalog.tensors[matched.tensor].key)
                         .rule(&self.pair.layout(Side::Source).rules[matched.rule].template.span)
@@ -62,7 +63,7 @@ impl Binding<'_> {
     /// Returns the sizes of an axis: where names enumerate it the highest index and one, elsewhere what was solved.
     fn sizes_of(&self, unknowns: &Unknowns<'_>, name: &str) -> BTreeSet<u64> {
         let Some(axis) = self.pair.find(name) else { return BTreeSet::new() };
-        let mut enumerated: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut enumerated: BTreeMap<ModuleId, u64> = BTreeMap::new();
         for (module, _, values) in &self.instances.all {
             let index = |(of, index): &(AxisId, u64)| (*of == axis).then_some(index.saturating_add(1));
             if let Some(count) = values.iter().find_map(index) {

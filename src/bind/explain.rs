@@ -5,18 +5,19 @@ use std::collections::{BTreeMap, HashMap};
 use indexmap::IndexMap;
 
 use super::attachment::{any_index, own_module};
+use super::ids::{AxisId, ModuleId, ParamId};
 use super::keys::path_text;
 use super::lower::LowerError;
 use super::options::{Allow, BindOptions};
-use super::pair::{AxisId, ParamId, Side};
+use super::pair::Side;
 use super::sizes::{Origin, Var};
 use super::unknowns::{Fact, Unknowns};
 use super::{Binding, Size};
-use crate::diag::{Collector, Diagnostic, nearest_key};
+use crate::diag::{BindCode, Collector, Diagnostic, nearest_key};
 use crate::mapping::forward::stored_name;
 use crate::mapping::key::Captures;
 use crate::mapping::role::AxisRole;
-use crate::mapping::{Layout, Rule, Unmapped};
+use crate::mapping::{Layout, Mapping, Rule, Unmapped};
 use crate::span::Span;
 
 /// The source layout's conditions on the config must hold. The target's are about another config, which is not there.
@@ -28,14 +29,14 @@ pub(super) fn check_conditions(layout: &Layout, options: &BindOptions, errors: &
         let error = match facts.hold(one) {
             Some(true) => continue,
             Some(false) => Diagnostic::error(
-                "bind/condition",
+                BindCode::Condition,
                 format!("the config is not that of the source layout `{}`", layout.name),
             )
             .found(facts.words(&condition.key))
             .help("choose the layout that fits the config"),
             None if options.allows(Allow::MissingConfig) => continue,
             None => Diagnostic::error(
-                "bind/condition",
+                BindCode::Condition,
                 format!("the source layout `{}` depends on `{}`", layout.name, condition.key),
             )
             .found("neither a config nor the file itself tells it")
@@ -50,10 +51,10 @@ pub(super) fn check_conditions(layout: &Layout, options: &BindOptions, errors: &
 }
 
 /// A stored tensor has another number of axes than its rule.
-pub(super) fn rank(binding: &Binding<'_>, tensor: usize, rule: usize, module: u32) -> Diagnostic {
+pub(super) fn rank(binding: &Binding<'_>, tensor: usize, rule: usize, module: ModuleId) -> Diagnostic {
     let stored = &binding.catalog.tensors[tensor];
     let rule = &binding.pair.layout(Side::Source).rules[rule];
-    Diagnostic::error("bind/rank", "a tensor with another number of axes than its rule")
+    Diagnostic::error(BindCode::Rank, "a tensor with another number of axes than its rule")
         .file(&binding.catalog.path)
         .tensor(&stored.key)
         .rule(&rule.expr.span)
@@ -66,8 +67,8 @@ pub(super) fn rank(binding: &Binding<'_>, tensor: usize, rule: usize, module: u3
 }
 
 /// Says how a module that is none of the family's, whatever its names say, passes through.
-fn or_leave_module(binding: &Binding<'_>, module: u32) -> String {
-    let path = path_text(&binding.keys.modules[module as usize]);
+fn or_leave_module(binding: &Binding<'_>, module: ModuleId) -> String {
+    let path = path_text(&binding.keys.modules[module]);
     // A path that is shortened is none.
     if path.is_empty() || path.len() > 150 || binding.pair.mapping.unmapped == Unmapped::Error {
         return String::new();
@@ -88,7 +89,7 @@ pub(super) fn shape(shape: &[u64]) -> String {
 pub(super) fn index_gap(
     binding: &Binding<'_>,
     rule: usize,
-    module: u32,
+    module: ModuleId,
     axis: AxisId,
     others: &[(AxisId, u64)],
     indices: &BTreeMap<u64, usize>,
@@ -100,7 +101,7 @@ pub(super) fn index_gap(
         indices.push((axis, index));
         name_of(binding, template, module, &indices)
     });
-    let mut error = Diagnostic::error("bind/index-gap", "a number is missing in a list of tensors")
+    let mut error = Diagnostic::error(BindCode::IndexGap, "a number is missing in a list of tensors")
         .file(&binding.catalog.path)
         .rule(&template.span)
         .expected(format!("`{}` from 0 to {last}", binding.pair.name(axis)))
@@ -113,10 +114,10 @@ pub(super) fn index_gap(
 fn name_of(
     binding: &Binding<'_>,
     template: &crate::mapping::key::Template,
-    module: u32,
+    module: ModuleId,
     indices: &[(AxisId, u64)],
 ) -> String {
-    let paths = binding.keys.modules[module as usize].clone();
+    let paths = binding.keys.modules[module].clone();
     let mut captures = Captures { paths, ..Captures::default() };
     for axis in template.axes() {
         let id = binding.pair.find(axis);
@@ -131,13 +132,14 @@ fn name_of(
 pub(super) fn missing(
     binding: &Binding<'_>,
     param: ParamId,
-    module: u32,
+    module: ModuleId,
     values: &[(AxisId, u64)],
 ) -> Diagnostic {
     let source = binding.pair.layout(Side::Source);
-    let name = &binding.pair.mapping.params.keys()[param];
-    let error = Diagnostic::error("bind/missing", format!("`{name}` is missing")).file(&binding.catalog.path);
-    let rule = source.rules.iter().find(|rule| rule.expr.params().contains(&name.as_str()));
+    let name = param.name(binding.pair.mapping);
+    let error =
+        Diagnostic::error(BindCode::Missing, format!("`{name}` is missing")).file(&binding.catalog.path);
+    let rule = source.rules.iter().find(|rule| rule.expr.params().contains(&name));
     let Some(rule) = rule else {
         return error.rule(&source.span).found(format!("the layout `{}` has no tensor for it", source.name));
     };
@@ -149,12 +151,12 @@ pub(super) fn missing_of(
     binding: &Binding<'_>,
     rule: &Rule,
     param: ParamId,
-    module: u32,
+    module: ModuleId,
     values: &[(AxisId, u64)],
 ) -> Diagnostic {
-    let name = &binding.pair.mapping.params.keys()[param];
+    let name = param.name(binding.pair.mapping);
     let mut error =
-        Diagnostic::error("bind/missing", format!("`{name}` is missing")).file(&binding.catalog.path);
+        Diagnostic::error(BindCode::Missing, format!("`{name}` is missing")).file(&binding.catalog.path);
     let key = name_of(binding, &rule.template, module, values);
     // Looked up once for all layers, which have the same slip in all their names.
     let mut slips = binding.near.borrow_mut();
@@ -184,6 +186,31 @@ pub(super) fn missing_of(
         help = kind.map_or(help, |kind| kind.help().to_owned());
     }
     error.tensor(key).help(help)
+}
+
+/// The size of an axis is open; `asked` is the axis to give, which tells it. The first of the layouts is read, and has its
+/// own names of the config's entries.
+pub fn open_size(mapping: &Mapping, layouts: &[&Layout], open: &str, asked: &str) -> Diagnostic {
+    let axes = layouts.iter().flat_map(|layout| [layout.axes.get(open), mapping.axes.get(open)]).flatten();
+    let about = axes.map(|axis| axis.about.as_str()).find(|about| !about.is_empty());
+    let role = || layouts.iter().find_map(|layout| mapping.axis_role(layout, open)).map(AxisRole::name);
+    let about = about.or_else(role).map_or(String::new(), |about| format!(" ({about})"));
+    let entry = layouts.first().and_then(|layout| layout.config.get(asked));
+    Diagnostic::error(BindCode::OpenSize, format!("the size of `{open}` is open{about}"))
+        .found("no --axis, no config entry, no record and no shape tells it")
+        .help(match entry {
+            Some(entry) => {
+                let keys = entry.keys.join("` or `");
+                format!("give it with --axis {asked}=N, or with --config FILE that has `{keys}`")
+            }
+            None => format!("give it with --axis {asked}=N"),
+        })
+}
+
+/// A layout has no tensor for a parameter.
+pub(super) fn no_place(layout: &Layout, param: &str) -> Diagnostic {
+    let message = format!("the layout `{}` has no tensor for `{param}`", layout.name);
+    Diagnostic::error(BindCode::NoPlace, message).rule(&layout.span)
 }
 
 /// Says in words where a fact comes from, for all modules alike, so that their errors are one.
@@ -276,34 +303,12 @@ impl Open {
         for (axis, (var, places)) in self.axes {
             let name = binding.pair.name(axis);
             let layouts = [binding.pair.layout(Side::Source), binding.pair.layout(Side::Target)];
-            let about = layouts
-                .iter()
-                .flat_map(|layout| [layout.axes.get(name), binding.pair.mapping.axes.get(name)])
-                .flatten()
-                .map(|axis| axis.about.as_str())
-                .find(|about| !about.is_empty());
-            let about = about.or_else(|| {
-                let own = layouts.iter().find_map(|layout| binding.pair.mapping.axis_role(layout, name));
-                own.map(AxisRole::name)
-            });
-            let keys =
-                binding.pair.layout(Side::Source).config.get(name).map(|entry| entry.keys.join("` or `"));
             let held = binding.held.iter().map(|held| &binding.catalog.tensors[held.tensor]);
             let limit = held.flat_map(|tensor| tensor.shape.iter().copied()).max().unwrap_or(0);
             let candidates = unknowns.solver.candidates(var, limit.min(4096));
-            let mut error = Diagnostic::error("bind/open-size", format!("the size of `{name}` is open"))
+            let mut error = open_size(binding.pair.mapping, &layouts, name, name)
                 .file(&binding.catalog.path)
-                .rule(&places[0].1)
-                .found("no --axis, no config entry, no record and no shape tells it")
-                .help(match keys {
-                    Some(keys) => {
-                        format!("give it with --axis {name}=N, or with --config FILE that has `{keys}`")
-                    }
-                    None => format!("give it with --axis {name}=N"),
-                });
-            if let Some(about) = about {
-                error.message = format!("the size of `{name}` is open ({about})");
-            }
+                .rule(&places[0].1);
             if !candidates.is_empty() {
                 error = error.expected(format!("one of the values that fit: {}", list(&candidates)));
             }
@@ -312,7 +317,7 @@ impl Open {
         }
         for (key, span) in self.overflows {
             errors.push(
-                Diagnostic::error("bind/overflow", "a tensor of more elements than a file can hold")
+                Diagnostic::error(BindCode::Overflow, "a tensor of more elements than a file can hold")
                     .tensor(key)
                     .rule(&span)
                     .help("correct the sizes given with --axis or the config"),

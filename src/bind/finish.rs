@@ -3,16 +3,17 @@
 use std::collections::HashMap;
 
 use super::classes::{Classes, Lowered};
+use super::ids::{AxisId, InstanceId, ModuleId, ParamId, SourceId};
 use super::keys::path_text;
 use super::lower::{Instance, LowerError};
-use super::pair::{AxisId, Side};
+use super::pair::Side;
 use super::target::Group;
 use super::unknowns::{Scopes, Unknowns};
 use super::{Binding, Bound, InstanceInfo, Reading, SourceTensor, TargetTensor, attention_parts, explain};
 use crate::catalog::row_major;
-use crate::diag::{Collector, Diagnostic};
-use crate::mapping::Rule;
+use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::mapping::key::Captures;
+use crate::mapping::{Affine, Rule};
 
 /// The most tensors that are written, several times as many as models of thousands of experts have.
 const MOST_TARGETS: u64 = 1 << 20;
@@ -77,7 +78,7 @@ impl Binding<'_> {
             if let Some(first) = by_key.insert(target.key.as_str(), at) {
                 let first: &TargetTensor = &targets[first];
                 errors.push(
-                    Diagnostic::error("bind/collision", "two rules give one target tensor")
+                    Diagnostic::error(BindCode::Collision, "two rules give one target tensor")
                         .tensor(&target.key)
                         .rule(&target.rule)
                         .related(&first.rule, "the other rule"),
@@ -91,15 +92,11 @@ impl Binding<'_> {
             .instances
             .all
             .iter()
-            .map(|(module, param, _)| InstanceInfo {
-                param: *param,
-                module: *module as usize,
-                sources: Vec::new(),
-            })
+            .map(|(module, param, _)| InstanceInfo { param: *param, module: *module, sources: Vec::new() })
             .collect();
         for (at, source) in sources.iter().enumerate() {
             for (_, instance) in &source.instances {
-                instances[*instance].sources.push(at);
+                instances[*instance].sources.push(SourceId::new(at));
             }
         }
         let modules = self.keys.modules.iter().map(path_text);
@@ -125,8 +122,8 @@ impl Binding<'_> {
         (bound, errors)
     }
 
-    fn captures(&self, module: u32, indices: &[(AxisId, u64)]) -> Captures {
-        let paths = self.keys.modules[module as usize].clone();
+    fn captures(&self, module: ModuleId, indices: &[(AxisId, u64)]) -> Captures {
+        let paths = self.keys.modules[module].clone();
         let mut captures = Captures { paths, ..Captures::default() };
         captures.indices =
             indices.iter().map(|(axis, index)| (self.pair.shared_name(*axis), *index)).collect();
@@ -134,13 +131,7 @@ impl Binding<'_> {
         captures
     }
 
-    fn affine(
-        &self,
-        unknowns: &Unknowns<'_>,
-        rule: &Rule,
-        scopes: Scopes,
-        errors: &mut Collector,
-    ) -> (f64, f64) {
+    fn affine(&self, unknowns: &Unknowns<'_>, rule: &Rule, scopes: Scopes, errors: &mut Collector) -> Affine {
         let mut value = |formula: &Option<crate::mapping::arith::Formula>, plain: f64| {
             let Some(formula) = formula else { return plain };
             let size = |name: &str| {
@@ -152,7 +143,7 @@ impl Binding<'_> {
                 None => {
                     errors.push(
                         Diagnostic::error(
-                            "bind/formula",
+                            BindCode::Formula,
                             "the formula has no value: an axis in it has no size",
                         )
                         .rule(&formula.span)
@@ -162,10 +153,11 @@ impl Binding<'_> {
                 }
             }
         };
-        let affine = (value(&rule.scale, 1.0), value(&rule.offset, 0.0));
-        if affine.0 == 0.0 {
+        let affine = Affine { scale: value(&rule.scale, 1.0), offset: value(&rule.offset, 0.0) };
+        if affine.scale == 0.0 {
             errors.push(
-                Diagnostic::error("bind/formula", "a scale of zero loses the values").rule(&rule.expr.span),
+                Diagnostic::error(BindCode::Formula, "a scale of zero loses the values")
+                    .rule(&rule.expr.span),
             );
         }
         affine
@@ -194,7 +186,7 @@ impl Binding<'_> {
             .collect::<Result<Vec<u64>, _>>()?;
         let affine = self.affine(unknowns, rule, group.scopes[0], errors);
         let Some(counts) = self.counts(unknowns, rule, errors) else { return Ok(()) };
-        let instances: Vec<(usize, usize)> = prepared
+        let instances: Vec<(ParamId, InstanceId)> = prepared
             .params
             .iter()
             .zip(&group.instances)
@@ -211,7 +203,7 @@ impl Binding<'_> {
                 free.iter().zip(&sizes).map(|(&axis, size)| format!("{} = {size}", self.pair.name(axis)));
             errors.push(
                 Diagnostic::error(
-                    "bind/too-many",
+                    BindCode::TooMany,
                     "the output would have more tensors than any checkpoint has",
                 )
                 .file(&self.catalog.path)
@@ -262,7 +254,7 @@ impl Binding<'_> {
             Ok((Some(file), _)) => {
                 errors.push(
                     Diagnostic::error(
-                        "bind/file-name",
+                        BindCode::FileName,
                         format!("`{file}` cannot be the name of an output file"),
                     )
                     .rule(&rule.template.span)
@@ -271,10 +263,9 @@ impl Binding<'_> {
                 None
             }
             Err(message) => {
-                let module =
-                    self.keys.modules[group.module as usize].iter().flat_map(|(_, path)| path.iter());
+                let module = self.keys.modules[group.module].iter().flat_map(|(_, path)| path.iter());
                 errors.push(
-                    Diagnostic::error("bind/name", message)
+                    Diagnostic::error(BindCode::Name, message)
                         .file(&self.catalog.path)
                         .tensor(module.cloned().collect::<Vec<_>>().join("."))
                         .rule(&rule.template.span)

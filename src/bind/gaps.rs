@@ -8,7 +8,7 @@ use super::keys::Keys;
 use super::options::{Allow, BindOptions};
 use super::pair::Pair;
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::fold::fold_keys;
 use crate::mapping::Rule;
 use crate::mapping::key::{Captures, Piece};
@@ -55,7 +55,7 @@ pub(super) fn check_paths(catalog: &Catalog, keys: &Keys, options: &BindOptions,
                 .collect();
             errors.push(
                 Diagnostic::error(
-                    "bind/index-gap",
+                    BindCode::IndexGap,
                     format!("number {index} is missing in a list of modules"),
                 )
                 .file(&catalog.path)
@@ -149,7 +149,7 @@ pub(super) fn check_files(
     let shown = names.iter().take(20).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let sizes: Vec<String> =
         sizes.iter().map(|(axis, size)| format!("`{axis}` from 0 to {}", size.saturating_sub(1))).collect();
-    let error = Diagnostic::error("bind/index-gap", format!("files of the set are missing: {shown}"))
+    let error = Diagnostic::error(BindCode::IndexGap, format!("files of the set are missing: {shown}"))
         .file(&catalog.path)
         .rule(rule)
         .expected(format!("a file for each of {}", sizes.join(" with each of ")))

@@ -5,7 +5,7 @@ use super::options::BindOptions;
 use super::pair::{Pair, Side};
 use super::sizes::Var;
 use super::unknowns::{Fact, Given, Unknowns};
-use crate::diag::{Collector, Diagnostic, nearest};
+use crate::diag::{BindCode, Collector, Diagnostic, nearest};
 use crate::mapping::arith::Formula;
 use crate::span::Span;
 
@@ -17,8 +17,10 @@ pub(crate) fn given(pair: &Pair<'_>, options: &BindOptions, errors: &mut Collect
             Some(axis) => given.entry(axis).or_default().push((*size, Fact::Option)),
             None => {
                 let known: Vec<&str> = pair.mapping.axes.keys().map(String::as_str).collect();
-                let error =
-                    Diagnostic::error("bind/unknown-axis", format!("--axis {name}={size}: no axis `{name}`"));
+                let error = Diagnostic::error(
+                    BindCode::UnknownAxis,
+                    format!("--axis {name}={size}: no axis `{name}`"),
+                );
                 errors.push(error.help(match nearest(name, known.iter().copied()) {
                     Some(near) => format!("did you mean `{near}`?"),
                     None => format!("the family has {}", known.join(", ")),
@@ -47,7 +49,7 @@ pub(crate) fn given(pair: &Pair<'_>, options: &BindOptions, errors: &mut Collect
                 given.entry(axis).or_default().push((size, fact));
             }
             None => errors.push(
-                Diagnostic::error("bind/config-value", format!("{} is no size for `{name}`", told.place()))
+                Diagnostic::error(BindCode::ConfigValue, format!("{} is no size for `{name}`", told.place()))
                     .rule(&entry.span)
                     .expected("a whole number")
                     .found(value.to_string())

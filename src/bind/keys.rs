@@ -7,15 +7,16 @@ use indexmap::IndexMap;
 use smallvec::SmallVec;
 
 use super::attachment::Owners;
+use super::ids::{ModuleId, ParamId};
 use super::names::names_for_rules;
 use super::options::{Allow, BindOptions, Tied};
-use super::pair::{Pair, ParamId};
+use super::pair::Pair;
 use super::unmatched::{
     condition_of_rule, nearest_rule, nothing_matched, unheld, unmatched_attachment, unmatched_tensor,
 };
 use super::{DropReason, Dropped};
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::fold::{fold_keys, pattern};
 use crate::mapping::key::{Captures, Paths, Template};
 use crate::mapping::{Layout, Mapping, Unmapped};
@@ -26,7 +27,7 @@ pub(crate) struct Matched {
     pub(crate) tensor: usize,
     pub(crate) rule: usize,
     /// The module, an index into [`Keys::modules`].
-    pub(crate) module: u32,
+    pub(crate) module: ModuleId,
     pub(crate) captures: Captures,
 }
 
@@ -50,6 +51,11 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
+    /// Returns the ids of all modules.
+    pub(super) fn module_ids(&self) -> impl Iterator<Item = ModuleId> + use<> {
+        (0..self.modules.len()).map(ModuleId::new)
+    }
+
     /// Returns the tensors that rules hold, each with its name, for what may belong to them; their numbers are those of
     /// [`Keys::matched`].
     pub(crate) fn owners<'a>(&'a self, pair: &Pair<'a>) -> Owners<'a> {
@@ -86,7 +92,7 @@ pub(crate) fn sort_out(
 ) -> Keys {
     let (mapping, layout) = (pair.mapping, pair.source);
     let mut keys = Keys::default();
-    let mut modules: IndexMap<Paths, u32> = IndexMap::new();
+    let mut modules: IndexMap<Paths, ModuleId> = IndexMap::new();
     let mut unmatched: Vec<(usize, String)> = Vec::new();
     let names = names_for_rules(Some(layout), catalog, options, errors);
     let facts = options.provenance.of(layout);
@@ -142,7 +148,7 @@ pub(crate) fn sort_out(
         {
             let same = layout.rules[*other].template.key == layout.rules[rule].template.key;
             errors.push(
-                Diagnostic::error("bind/ambiguous", "two rules match one tensor")
+                Diagnostic::error(BindCode::Ambiguous, "two rules match one tensor")
                     .file(&catalog.path)
                     .tensor(&stored.key)
                     .rule(&layout.rules[rule].template.span)
@@ -156,7 +162,7 @@ pub(crate) fn sort_out(
         for (path, segments) in &uncaptured[rule] {
             captures.bind_path(path, segments);
         }
-        let next = modules.len() as u32;
+        let next = ModuleId::new(modules.len());
         let module = *modules.entry(captures.paths.clone()).or_insert(next);
         keys.matched.push(Matched { tensor, rule, module, captures });
     }
@@ -166,7 +172,7 @@ pub(crate) fn sort_out(
     let left = leave_modules(layout, catalog, options, &names, &mut keys, errors);
     if keys.matched.is_empty() && !left.is_empty() {
         errors.push(
-            Diagnostic::error("bind/modules", "--modules leaves nothing to convert")
+            Diagnostic::error(BindCode::Modules, "--modules leaves nothing to convert")
                 .file(&catalog.path)
                 .found(format!("all modules are left as they are: {}", listed(&keys.left)))
                 .help("name the modules whose tensors are to be converted"),
@@ -204,11 +210,11 @@ pub(crate) fn sort_out(
 impl Keys {
     /// Returns whether the names of a target's rule are names in a module: of its paths, those that any of the target's
     /// templates captures are the ones that this rule's does. What the source captures besides does not count.
-    pub(super) fn writes_in(&self, target: &Layout, rule: usize, module: u32) -> bool {
+    pub(super) fn writes_in(&self, target: &Layout, rule: usize, module: ModuleId) -> bool {
         let wanted: Vec<&str> = target.rules[rule].template.paths().collect();
         let captured =
             |name: &str| target.rules.iter().any(|rule| rule.template.paths().any(|path| path == name));
-        let paths = &self.modules[module as usize];
+        let paths = &self.modules[module];
         wanted.iter().all(|name| paths.iter().any(|(path, _)| **path == **name))
             && paths.iter().all(|(path, _)| wanted.contains(&&**path) || !captured(path))
     }
@@ -240,11 +246,15 @@ fn leave_modules(
     if options.modules.is_empty() {
         return Vec::new();
     }
-    let error =
-        |message: String| Diagnostic::error("bind/modules", message).file(&catalog.path).rule(&layout.span);
-    let held: HashSet<u32> = keys.matched.iter().map(|matched| matched.module).collect();
-    let all: Vec<(u32, Paths)> =
-        (0..).zip(std::mem::take(&mut keys.modules)).filter(|(module, _)| held.contains(module)).collect();
+    let error = |message: String| {
+        Diagnostic::error(BindCode::Modules, message).file(&catalog.path).rule(&layout.span)
+    };
+    let held: HashSet<ModuleId> = keys.matched.iter().map(|matched| matched.module).collect();
+    let all: Vec<(ModuleId, Paths)> = (0..)
+        .map(ModuleId::new)
+        .zip(std::mem::take(&mut keys.modules))
+        .filter(|(module, _)| held.contains(module))
+        .collect();
     if !all.is_empty() && all.iter().all(|(_, paths)| paths.is_empty()) {
         let message = format!("--modules does not apply to the layout `{}`", layout.name);
         errors.push(
@@ -262,10 +272,10 @@ fn leave_modules(
                 .help("`*` stands for any text, also with dots in it; the path is what stands before the rules' names"),
         );
     }
-    let mut numbers: HashMap<u32, u32> = HashMap::default();
+    let mut numbers: HashMap<ModuleId, ModuleId> = HashMap::default();
     for (module, paths) in all {
         if options.modules.takes(&segments(&paths)) {
-            numbers.insert(module, keys.modules.len() as u32);
+            numbers.insert(module, ModuleId::new(keys.modules.len()));
             keys.modules.push(paths);
         } else {
             keys.left.push(path_text(&paths));
@@ -328,11 +338,10 @@ fn drop_unanchored(
     let mut anchored = vec![false; modules];
     for matched in &keys.matched {
         let params = layout.rules[matched.rule].expr.params();
-        anchored[matched.module as usize] |=
-            mapping.anchors.iter().any(|anchor| params.contains(&anchor.as_str()));
+        anchored[matched.module] |= mapping.anchors.iter().any(|anchor| params.contains(&anchor.as_str()));
     }
     keys.matched.retain(|matched| {
-        let keep = anchored[matched.module as usize];
+        let keep = anchored[matched.module];
         if !keep {
             unmatched.push((matched.tensor, names[matched.tensor].clone()));
         }
@@ -356,7 +365,7 @@ fn is_flat(name: &str) -> bool {
 fn flat(catalog: &Catalog, tensor: usize) -> Diagnostic {
     let message =
         "it is the flat parameter of a sharded module (FSDP): one rank's part of many parameters in a row";
-    Diagnostic::error("bind/flat-parameter", message)
+    Diagnostic::error(BindCode::FlatParameter, message)
         .file(&catalog.path)
         .tensor(&catalog.tensors[tensor].key)
         .help(

@@ -10,12 +10,13 @@ use super::attachment::{
     Attached, Attachment, ancestors, any_index, is_apart_from_queries_and_keys, is_projection_bias,
     is_query_key_norm, own_module,
 };
+use super::ids::{AxisId, InstanceId, ModuleId, ParamId};
 use super::keys::{listed, path_text, segments};
 use super::options::Allow;
-use super::pair::{AxisId, ParamId, Side};
+use super::pair::Side;
 use super::{Binding, SourceTensor, TargetTensor};
 use crate::catalog::row_major;
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::dtype::Dtype;
 use crate::fold::pattern;
 use crate::mapping::Unmapped;
@@ -34,7 +35,7 @@ struct Fates<'a> {
     /// By tensor of the catalog.
     by_tensor: HashMap<usize, usize>,
     /// By instance, the targets that hold it.
-    by_instance: HashMap<usize, SmallVec<[usize; 2]>>,
+    by_instance: HashMap<InstanceId, SmallVec<[usize; 2]>>,
     /// All names of the source.
     names: HashSet<&'a str>,
 }
@@ -110,7 +111,7 @@ impl Binding<'_> {
         if self.keys.kept.is_empty() || reported || self.options.allows(Allow::LeftBehind) {
             return;
         }
-        let mut by_instance: HashMap<usize, SmallVec<[usize; 2]>> = HashMap::default();
+        let mut by_instance: HashMap<InstanceId, SmallVec<[usize; 2]>> = HashMap::default();
         for (at, target) in targets.iter().enumerate() {
             for (_, instance) in &target.instances {
                 by_instance.entry(*instance).or_default().push(at);
@@ -249,7 +250,7 @@ impl Binding<'_> {
             owners.push("…".to_owned());
         }
         let mut error = Diagnostic::error(
-            "bind/left-behind",
+            BindCode::LeftBehind,
             format!("{} would be left behind: no rule holds them", kind.words()),
         )
         .file(&self.catalog.path)
@@ -271,14 +272,14 @@ impl Binding<'_> {
         if moved.is_empty() || self.options.modules.is_chosen() {
             return;
         }
-        let mut kinds: IndexMap<String, IndexSet<u32>> = IndexMap::new();
+        let mut kinds: IndexMap<String, IndexSet<ModuleId>> = IndexMap::new();
         let mut axes: IndexSet<&str> = IndexSet::new();
         for held in &self.held {
             let params = &self.pair.source_rules[held.rule].params;
             let mut restated = params.iter().flat_map(|&param| self.moved_axes_of(param, &moved)).peekable();
             if restated.peek().is_some() {
                 axes.extend(restated);
-                let text = path_text(&self.keys.modules[held.module as usize]);
+                let text = path_text(&self.keys.modules[held.module]);
                 kinds.entry(pattern(&text)).or_default().insert(held.module);
             }
         }
@@ -286,11 +287,11 @@ impl Binding<'_> {
             return;
         }
         let modules: Vec<String> =
-            kinds.values().flatten().map(|&module| path_text(&self.keys.modules[module as usize])).collect();
+            kinds.values().flatten().map(|&module| path_text(&self.keys.modules[module])).collect();
         let axes: Vec<String> = axes.iter().map(|axis| format!("`{axis}`")).collect();
         errors.push(
             Diagnostic::error(
-                "bind/modules",
+                BindCode::Modules,
                 format!("modules of several kinds would change their order along {}, which weights cannot show", axes.join(" and ")),
             )
             .file(&self.catalog.path)

@@ -1,6 +1,7 @@
 //! A tensor's expression with all sizes known → rectangular blocks on the parameters' canonical coordinates.
 
-use super::pair::{AxisId, Label, Node, Pair, ParamId, Part, Side};
+use super::ids::{AxisId, ParamId};
+use super::pair::{Label, Node, Pair, Part, Side};
 use super::sizes::Var;
 use super::unknowns::{Scopes, Unknowns};
 
@@ -28,7 +29,7 @@ pub struct Coordinate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Elements of a parameter.
-    Param(usize),
+    Param(ParamId),
     /// Zeros between the blocks of a block diagonal.
     Zero,
     /// Padding.

@@ -12,6 +12,7 @@ mod finish;
 mod fits;
 mod gaps;
 mod given;
+mod ids;
 mod keys;
 mod left_behind;
 mod lower;
@@ -30,8 +31,11 @@ mod unknowns;
 mod unmatched;
 
 pub(crate) use attachment::Owners;
+pub use explain::open_size;
+pub use ids::{InstanceId, ModuleId, ParamId, SourceId};
 pub use lower::{Block, Content, Coordinate, Digit};
 pub(crate) use names::names_for_rules;
+
 pub use options::{Allow, BindOptions, Modules, Tied};
 
 use std::cell::RefCell;
@@ -43,11 +47,13 @@ use smallvec::SmallVec;
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors};
 use crate::dtype::Dtype;
+pub use crate::mapping::Affine;
 use crate::mapping::key::Captures;
 use crate::mapping::role::AttentionPart;
 use crate::mapping::{Layout, Mapping};
 use crate::span::Span;
-use pair::{AxisId, Pair, ParamId};
+use ids::AxisId;
+use pair::Pair;
 use unknowns::{Scopes, Unknowns};
 
 /// A checkpoint bound to a source layout, and the target layout's tensors that follow from it.
@@ -66,7 +72,7 @@ pub struct Bound {
     /// Source tensors that are left out because another one that passes through is the same, which stands second.
     pub tied: Vec<(usize, usize)>,
     /// Parameter instances that the target has no place for because zeros may stand for them; they must be zeros.
-    pub unplaced: Vec<usize>,
+    pub unplaced: Vec<InstanceId>,
     /// The names of the parameters.
     pub params: Vec<String>,
     /// Of each parameter, which part of which attention it is.
@@ -93,7 +99,7 @@ pub struct Bound {
 impl Bound {
     /// Returns the paths of the modules that are converted, in the order of their names in the source.
     pub fn converted_modules(&self) -> Vec<&str> {
-        let held: BTreeSet<usize> = self.instances.iter().map(|instance| instance.module).collect();
+        let held: BTreeSet<ModuleId> = self.instances.iter().map(|instance| instance.module).collect();
         held.into_iter().map(|module| self.modules[module].as_str()).collect()
     }
 }
@@ -102,11 +108,11 @@ impl Bound {
 #[derive(Clone, Debug)]
 pub struct InstanceInfo {
     /// The parameter, an index into [`Bound::params`].
-    pub param: usize,
+    pub param: ParamId,
     /// The module, an index into [`Bound::modules`].
-    pub module: usize,
+    pub module: ModuleId,
     /// The source tensors that hold it, indices into [`Bound::sources`].
-    pub sources: Vec<usize>,
+    pub sources: Vec<SourceId>,
 }
 
 /// A source tensor that holds parameters.
@@ -121,9 +127,9 @@ pub struct SourceTensor {
     /// Its blocks, shared by all tensors that have the same.
     pub blocks: Arc<[Block]>,
     /// The instance of each parameter that it holds.
-    pub instances: Vec<(usize, usize)>,
-    /// `stored = parameter * scale + offset`.
-    pub affine: (f64, f64),
+    pub instances: Vec<(ParamId, InstanceId)>,
+    /// How its values follow from the parameters'.
+    pub affine: Affine,
 }
 
 /// A target tensor that holds parameters.
@@ -142,9 +148,9 @@ pub struct TargetTensor {
     /// Its blocks, shared by all tensors that have the same.
     pub blocks: Arc<[Block]>,
     /// The instance of each parameter that it holds; a parameter without one is filled with zeros.
-    pub instances: Vec<(usize, usize)>,
-    /// `stored = parameter * scale + offset`.
-    pub affine: (f64, f64),
+    pub instances: Vec<(ParamId, InstanceId)>,
+    /// How its values follow from the parameters'.
+    pub affine: Affine,
 }
 
 /// What a second reading of a tensor's expression starts from: nothing that was derived from the expression itself.
@@ -156,9 +162,9 @@ pub struct Reading {
     pub captures: Captures,
     /// The sizes of axes for each parameter of the rule. Where only a product is known (`h d` of thirds), its factors
     /// are any that fit: no tensor of either layout tells them apart; those are not in [`Reading::known`].
-    pub sizes: Vec<(usize, Arc<AxisSizes>)>,
+    pub sizes: Vec<(ParamId, Arc<AxisSizes>)>,
     /// Of these the ones that something tells: a shape, an option, the config, a record.
-    pub known: Vec<(usize, Arc<AxisSizes>)>,
+    pub known: Vec<(ParamId, Arc<AxisSizes>)>,
 }
 
 /// Sizes by axis name.
@@ -216,12 +222,12 @@ pub struct Size {
 struct Held {
     tensor: usize,
     rule: usize,
-    module: u32,
+    module: ModuleId,
     /// Indices of the name's axes.
     indices: Indices,
     /// Per parameter of the rule.
     scopes: SmallVec<[Scopes; 3]>,
-    instances: SmallVec<[usize; 3]>,
+    instances: SmallVec<[InstanceId; 3]>,
 }
 
 /// Indices along axes, in order of the axes.
@@ -236,19 +242,20 @@ type OrderedSet<T> = indexmap::IndexSet<T>;
 /// The instances of parameters, as they are found.
 #[derive(Default)]
 struct Instances {
-    ids: HashMap<Scopes, usize>,
+    ids: HashMap<Scopes, InstanceId>,
     /// Per instance: module, parameter and instance indices.
-    all: Vec<(u32, ParamId, Indices)>,
+    all: Vec<(ModuleId, ParamId, Indices)>,
     /// Per instance: the source tensors, indices into the catalog.
     tensors: Vec<SmallVec<[usize; 2]>>,
     /// The instances of each parameter of each module.
-    by_module: HashMap<(u32, ParamId), Vec<usize>>,
+    by_module: HashMap<(ModuleId, ParamId), Vec<InstanceId>>,
 }
 
 impl Instances {
-    fn add(&mut self, scopes: Scopes, module: u32, values: Indices, tensor: usize) -> usize {
-        let id = *self.ids.entry(scopes).or_insert(self.all.len());
-        if id == self.all.len() {
+    fn add(&mut self, scopes: Scopes, module: ModuleId, values: Indices, tensor: usize) -> InstanceId {
+        let next = InstanceId::new(self.all.len());
+        let id = *self.ids.entry(scopes).or_insert(next);
+        if id == next {
             self.all.push((module, scopes.param(), values));
             self.tensors.push(SmallVec::new());
             self.by_module.entry((module, scopes.param())).or_default().push(id);
@@ -257,7 +264,7 @@ impl Instances {
         id
     }
 
-    fn find(&self, scopes: Scopes) -> Option<usize> {
+    fn find(&self, scopes: Scopes) -> Option<InstanceId> {
         self.ids.get(&scopes).copied()
     }
 }

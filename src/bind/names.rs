@@ -3,7 +3,7 @@
 
 use super::options::{Allow, BindOptions};
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::mapping::Layout;
 
 /// Returns the names of all tensors as rules see them: without the wrappers of frameworks, which is said, unless the layout
@@ -29,7 +29,7 @@ pub(crate) fn names_for_rules(
             catalog.tensors.len(),
             taken.collect::<Vec<_>>().join(", ")
         );
-        errors.push(Diagnostic::warning("bind/wrappers", message).file(&catalog.path));
+        errors.push(Diagnostic::warning(BindCode::Wrappers, message).file(&catalog.path));
     }
     // A prefix that is a wrapper is gone already.
     let asked = options.strip_prefix.iter().map(|prefix| match unwrapped {
@@ -61,11 +61,12 @@ pub(crate) fn names_for_rules(
         .collect();
     let mixed = bare.len() < names.len() && options.allows(Allow::MixedPrefix);
     if !bare.is_empty() && !mixed {
-        let mut error = Diagnostic::error("bind/prefix", "tensors without the prefix that is to be stripped")
-            .file(&catalog.path)
-            .expected(format!("every name to begin with {}", options.strip_prefix.join(" or ")))
-            .found(format!("{} of {} names do not", bare.len(), names.len()))
-            .help("leave --strip-prefix out, or allow it with `--allow mixed-prefix`");
+        let mut error =
+            Diagnostic::error(BindCode::Prefix, "tensors without the prefix that is to be stripped")
+                .file(&catalog.path)
+                .expected(format!("every name to begin with {}", options.strip_prefix.join(" or ")))
+                .found(format!("{} of {} names do not", bare.len(), names.len()))
+                .help("leave --strip-prefix out, or allow it with `--allow mixed-prefix`");
         error.tensors = bare.iter().map(|&key| key.to_owned()).collect();
         errors.push(error);
     }

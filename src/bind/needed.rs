@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
+use super::ids::{ModuleId, ParamId};
 use super::options::Allow;
-use super::pair::{ParamId, Side};
+use super::pair::Side;
 use super::unknowns::Unknowns;
 use super::{Binding, Indices, OrderedSet, explain};
 use crate::diag::{Collector, Diagnostic};
@@ -29,11 +30,11 @@ impl<'a> Binding<'a> {
     }
 
     /// Returns the places of a module where a rule's tensors must be.
-    fn needed_places(&self, side: Side, rule: usize, module: u32) -> OrderedSet<Indices> {
+    fn needed_places(&self, side: Side, rule: usize, module: ModuleId) -> OrderedSet<Indices> {
         let held = &self.pair.layout(side).rules[rule];
         let params = &self.pair.rules(side)[rule].params;
         if let Some(Needed::Beside(other)) = &held.needed {
-            let Some(other) = self.pair.mapping.params.get_index_of(other) else {
+            let Some(other) = ParamId::find(self.pair.mapping, other) else {
                 return OrderedSet::default();
             };
             let most = params.iter().max_by_key(|&&param| self.pair.params[param].instance_axes.len());
@@ -48,7 +49,7 @@ impl<'a> Binding<'a> {
     }
 
     /// Returns the places of a module where a target tensor is made of zeros because its readers need it.
-    pub(super) fn made_of_zeros(&self, rule: usize, module: u32) -> OrderedSet<Indices> {
+    pub(super) fn made_of_zeros(&self, rule: usize, module: ModuleId) -> OrderedSet<Indices> {
         let zeros = |&param: &ParamId| self.pair.mapping.params[param].absent_zeros;
         let holds =
             self.facts(Side::Target).hold(&self.pair.layout(Side::Target).rules[rule].when) == Some(true);
@@ -63,13 +64,13 @@ impl<'a> Binding<'a> {
         if self.options.allows(Allow::Missing) {
             return;
         }
-        let mut told: HashSet<(ParamId, u32, Indices)> = HashSet::default();
+        let mut told: HashSet<(ParamId, ModuleId, Indices)> = HashSet::default();
         for side in [Side::Source, Side::Target] {
             for (at, rule) in self.pair.layout(side).rules.iter().enumerate() {
                 if rule.needed.is_none() || self.facts(side).hold(&rule.when) != Some(true) {
                     continue;
                 }
-                for module in 0..self.keys.modules.len() as u32 {
+                for module in self.keys.module_ids() {
                     for place in self.needed_places(side, at, module) {
                         // A copy is needed though its parameter is held elsewhere.
                         let is_copy = side == Side::Source && rule.optional;
@@ -97,7 +98,7 @@ impl<'a> Binding<'a> {
     }
 
     /// Returns whether the source has a tensor of that rule in that place.
-    fn is_held(&self, rule: usize, module: u32, place: &Indices) -> bool {
+    fn is_held(&self, rule: usize, module: ModuleId, place: &Indices) -> bool {
         self.held.iter().any(|held| {
             held.rule == rule
                 && held.module == module
@@ -106,9 +107,16 @@ impl<'a> Binding<'a> {
     }
 
     /// Says which tensor is missing, and what needs it.
-    fn needs(&self, side: Side, rule: &Rule, param: ParamId, module: u32, values: &Indices) -> Diagnostic {
+    fn needs(
+        &self,
+        side: Side,
+        rule: &Rule,
+        param: ParamId,
+        module: ModuleId,
+        values: &Indices,
+    ) -> Diagnostic {
         let layout = self.pair.layout(side);
-        let name = &self.pair.mapping.params.keys()[param];
+        let name = param.name(self.pair.mapping);
         let mut error = match side {
             Side::Source => explain::missing_of(self, rule, param, module, values),
             Side::Target => explain::missing(self, param, module, values),

@@ -3,15 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::ids::{AxisId, ParamId};
 use crate::mapping::{Axis, Layout, Mapping};
 use crate::notation::{Dim, DimKind, Expr, Term};
-
-/// An axis name as a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct AxisId(pub(crate) u32);
-
-/// A parameter, an index into [`Mapping::params`].
-pub(crate) type ParamId = usize;
 
 /// Which of the two layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +97,7 @@ impl<'a> Pair<'a> {
         };
         for (name, axis) in mapping.axes.iter().chain(&source.axes).chain(&target.axes) {
             let id = pair.intern(name);
-            pair.per_parameter[id.0 as usize] |= axis.per_parameter;
+            pair.per_parameter[id] |= axis.per_parameter;
         }
         for (side, layout) in [(0, source), (1, target)] {
             pair.read_axes(side, layout);
@@ -112,9 +106,9 @@ impl<'a> Pair<'a> {
         pair.source_rules = source.rules.iter().map(|rule| pair.rule(&rule.template, &rule.expr)).collect();
         pair.target_rules = target.rules.iter().map(|rule| pair.rule(&rule.template, &rule.expr)).collect();
         // Parameters that the target alone holds stand where those of both sides do, so these come first.
-        let name = |param: ParamId| mapping.params.get_index(param).map_or("", |(name, _)| name);
         let (both, others): (Vec<ParamId>, Vec<ParamId>) = (0..mapping.params.len())
-            .partition(|param| source.holds(name(*param)) && target.holds(name(*param)));
+            .map(ParamId::new)
+            .partition(|param| [source, target].iter().all(|layout| layout.holds(param.name(mapping))));
         let none = BTreeSet::new();
         both.iter().for_each(|&param| pair.prepare_param(param, &none));
         let of_both = both.iter().map(|&param| &pair.params[param]);
@@ -122,8 +116,10 @@ impl<'a> Pair<'a> {
             of_both.clone().flat_map(|param| param.coordinates.concat()).collect();
         let told: BTreeSet<AxisId> = of_both.flat_map(|param| param.instance_axes.clone()).collect();
         inside.retain(|axis| !told.contains(axis));
-        let of = |param| if source.holds(name(param)) { &none } else { &inside };
-        others.into_iter().for_each(|param| pair.prepare_param(param, of(param)));
+        for param in others {
+            let of = if source.holds(param.name(mapping)) { &none } else { &inside };
+            pair.prepare_param(param, of);
+        }
         let mut rules = std::mem::take(&mut pair.source_rules);
         rules.iter_mut().for_each(|rule| pair.join_runs(rule));
         pair.source_rules = rules;
@@ -156,16 +152,16 @@ impl<'a> Pair<'a> {
     }
 
     pub(crate) fn name(&self, axis: AxisId) -> &str {
-        &self.names[axis.0 as usize]
+        &self.names[axis]
     }
 
     pub(crate) fn shared_name(&self, axis: AxisId) -> Arc<str> {
-        Arc::clone(&self.names[axis.0 as usize])
+        Arc::clone(&self.names[axis])
     }
 
     /// Returns all axes, in the order of [`Pair::names`].
     pub(crate) fn axes(&self) -> impl ExactSizeIterator<Item = AxisId> + use<> {
-        (0..self.names.len() as u32).map(AxisId)
+        (0..self.names.len()).map(AxisId::new)
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
@@ -178,11 +174,11 @@ impl<'a> Pair<'a> {
 
     /// Returns the size of an axis that the mapping fixes, or that is a literal.
     pub(crate) fn fixed(&self, axis: AxisId) -> Option<u64> {
-        self.fixed[axis.0 as usize]
+        self.fixed[axis]
     }
 
     pub(crate) fn is_per_parameter(&self, axis: AxisId) -> bool {
-        self.per_parameter[axis.0 as usize]
+        self.per_parameter[axis]
     }
 
     /// Returns the axes that stay neighbours, wherever several do.
@@ -207,15 +203,15 @@ impl<'a> Pair<'a> {
     }
 
     pub(crate) fn stored(&self, side: Side, axis: AxisId) -> Option<&[Part]> {
-        self.stored[side as usize][axis.0 as usize].as_deref()
+        self.stored[side as usize][axis].as_deref()
     }
 
     pub(crate) fn canonical(&self, side: Side, axis: AxisId) -> Option<&[Part]> {
-        self.canonical[side as usize][axis.0 as usize].as_deref()
+        self.canonical[side as usize][axis].as_deref()
     }
 
     pub(crate) fn is_restated(&self, side: Side, axis: AxisId) -> bool {
-        self.restated[side as usize][axis.0 as usize]
+        self.restated[side as usize][axis]
     }
 
     /// Returns the axes that the two layouts store in different orders: the elements along one move, and no shape shows it.
@@ -250,7 +246,7 @@ impl<'a> Pair<'a> {
         if let Some(&id) = self.ids.get(name) {
             return id;
         }
-        let id = AxisId(self.names.len() as u32);
+        let id = AxisId::new(self.names.len());
         self.names.push(name.into());
         let declared = [self.mapping.axes.get(name), self.source.axes.get(name), self.target.axes.get(name)];
         let declared = declared.into_iter().flatten().find_map(|axis| axis.size);
@@ -274,8 +270,8 @@ impl<'a> Pair<'a> {
             let own = layout.axes.get(name).and_then(|axis| axis.is.as_ref());
             let family = family.map(|terms| self.parts(terms));
             let own = own.map(|terms| self.parts(terms));
-            self.stored[side][id.0 as usize] = own.clone().or_else(|| family.clone());
-            self.canonical[side][id.0 as usize] = match (own, family) {
+            self.stored[side][id] = own.clone().or_else(|| family.clone());
+            self.canonical[side][id] = match (own, family) {
                 // A layout that names the family's own parts in another order restates the stored order alone.
                 (Some(own), Some(family)) if same_axes(&own, &family) => Some(family),
                 (own, family) => own.or(family),
@@ -283,14 +279,14 @@ impl<'a> Pair<'a> {
         }
         for name in &names {
             let id = self.intern(name);
-            self.restated[side][id.0 as usize] = self.is_restated_inside(side, layout, name);
+            self.restated[side][id] = self.is_restated_inside(side, layout, name);
         }
     }
 
     fn is_restated_inside(&self, side: usize, layout: &Layout, name: &str) -> bool {
         let own = layout.axes.get(name).is_some_and(|axis: &Axis| axis.is.is_some());
         let Some(id) = self.find(name) else { return own };
-        let inside = self.stored[side][id.0 as usize].as_deref().map(axes_of_parts).unwrap_or_default();
+        let inside = self.stored[side][id].as_deref().map(axes_of_parts).unwrap_or_default();
         own || inside.into_iter().any(|axis| self.is_restated_inside(side, layout, self.name(axis)))
     }
 
@@ -299,15 +295,14 @@ impl<'a> Pair<'a> {
             None => Label::None,
             Some(label) => self.label(label),
         };
-        let params =
-            expr.params().into_iter().filter_map(|name| self.mapping.params.get_index_of(name)).collect();
+        let params = expr.params().into_iter().filter_map(|name| ParamId::find(self.mapping, name)).collect();
         let key_axes = template.axes().map(|axis| self.intern(axis)).collect();
         PreparedRule { label, dims: self.nodes(&expr.dims), params, key_axes }
     }
 
     fn label(&self, label: &crate::notation::Label) -> Label {
         // Names were checked when the mapping was read.
-        match label.param.as_ref().and_then(|name| self.mapping.params.get_index_of(name)) {
+        match label.param.as_ref().and_then(|name| ParamId::find(self.mapping, name)) {
             Some(param) => Label::Param(param),
             None => Label::Padding,
         }

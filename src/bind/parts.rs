@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use super::ids::InstanceId;
 use super::options::Allow;
 use super::pair::Side;
 use super::target::Group;
 use super::{Binding, TargetTensor, explain};
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::dtype::Dtype;
 
 impl Binding<'_> {
@@ -16,7 +17,7 @@ impl Binding<'_> {
         let span = &self.pair.layout(Side::Target).rules[group.rule].template.span;
         let mut missing = false;
         for (&param, instance) in prepared.params.iter().zip(&group.instances) {
-            let (name, declared) = self.pair.mapping.params.get_index(param)?;
+            let (name, declared) = self.pair.mapping.params.get_index(param.index())?;
             if instance.is_some() || declared.absent_zeros {
                 continue;
             }
@@ -55,7 +56,7 @@ impl Binding<'_> {
                 .iter()
                 .map(|(tensor, dtype)| format!("{}: {dtype}", self.catalog.tensors[*tensor].key));
             errors.push(
-                Diagnostic::error("bind/mixed-dtype", "tensors of different types cannot be stored in one")
+                Diagnostic::error(BindCode::MixedDtype, "tensors of different types cannot be stored in one")
                     .file(&self.catalog.path)
                     .tensor(&self.catalog.tensors[dtypes[0].0].key)
                     .rule(span)
@@ -106,7 +107,7 @@ impl Binding<'_> {
                 (None, true) => {
                     errors.push(
                         Diagnostic::error(
-                            "bind/no-file",
+                            BindCode::NoFile,
                             "nothing says in which file of the set this tensor belongs",
                         )
                         .file(&self.catalog.path)
@@ -118,7 +119,7 @@ impl Binding<'_> {
                 }
             };
             let collision = |other: &str| {
-                Diagnostic::error("bind/collision", "two source tensors would have one name in the output")
+                Diagnostic::error(BindCode::Collision, "two source tensors would have one name in the output")
                     .file(&self.catalog.path)
                     .tensor(&stored.key)
                     .found(format!("`{key}` also comes from {other}"))
@@ -138,12 +139,12 @@ impl Binding<'_> {
     }
 
     /// Parameters for which the target has no tensor: zeros may be dropped, anything else has no place.
-    pub(super) fn unplaced(&self, errors: &mut Collector) -> Vec<usize> {
+    pub(super) fn unplaced(&self, errors: &mut Collector) -> Vec<InstanceId> {
         let layout = self.pair.layout(Side::Target);
         let facts = self.options.provenance.of(layout);
         let mut unplaced = Vec::new();
-        for (instance, (_, param, _)) in self.instances.all.iter().enumerate() {
-            let Some((name, declared)) = self.pair.mapping.params.get_index(*param) else { continue };
+        for (instance, (_, param, _)) in (0..).map(InstanceId::new).zip(&self.instances.all) {
+            let Some((name, declared)) = self.pair.mapping.params.get_index(param.index()) else { continue };
             let has_place = layout.rules.iter().any(|rule| {
                 facts.hold(&rule.when) != Some(false) && rule.expr.params().contains(&name.as_str())
             });
@@ -156,13 +157,9 @@ impl Binding<'_> {
             }
             for &tensor in &self.instances.tensors[instance] {
                 errors.push(
-                    Diagnostic::error(
-                        "bind/no-place",
-                        format!("the layout `{}` has no tensor for `{name}`", layout.name),
-                    )
+                    explain::no_place(layout, name)
                     .file(&self.catalog.path)
                     .tensor(&self.catalog.tensors[tensor].key)
-                    .rule(&layout.span)
                     .help("choose a target layout that has it; --drop leaves out only what is not used there, such as the head of another task"),
                 );
             }

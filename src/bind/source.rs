@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
+use super::ids::{AxisId, ModuleId, ParamId};
 use super::options::Allow;
-use super::pair::{AxisId, ParamId, Side};
+use super::pair::Side;
 use super::unknowns::{Fact, Unknowns};
 use super::{Binding, Held, Indices, OrderedMap, explain};
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 
 /// Tensors whose names differ in one axis alone: rule, module, the axis and the other indices.
-type List = (usize, u32, AxisId, Indices);
+type List = (usize, ModuleId, AxisId, Indices);
 
 impl Binding<'_> {
     /// Reads every matched tensor: its instances, and an equation per stored axis.
@@ -96,7 +97,7 @@ impl Binding<'_> {
                 {
                     errors.push(
                         Diagnostic::error(
-                            "bind/index-count",
+                            BindCode::IndexCount,
                             format!("a list of tensors does not have `{name}` entries"),
                         )
                         .file(&self.catalog.path)

@@ -4,21 +4,22 @@ use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 
+use super::ids::{AxisId, InstanceId, ModuleId, ParamId};
 use super::needed;
 use super::options::Allow;
-use super::pair::{AxisId, ParamId, Side};
+use super::pair::Side;
 use super::unknowns::{Scopes, Unknowns};
 use super::{Binding, Indices, OrderedMap, OrderedSet, explain};
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::Collector;
 
 /// The tensors of one target rule in one module and instance; the other axes of its name are enumerated later.
 pub(super) struct Group {
     pub(super) rule: usize,
-    pub(super) module: u32,
+    pub(super) module: ModuleId,
     pub(super) values: Indices,
     pub(super) scopes: SmallVec<[Scopes; 3]>,
     /// Per parameter of the rule, where the source has it.
-    pub(super) instances: SmallVec<[Option<usize>; 3]>,
+    pub(super) instances: SmallVec<[Option<InstanceId>; 3]>,
 }
 
 impl Binding<'_> {
@@ -33,7 +34,7 @@ impl Binding<'_> {
             if self.is_spare_copy(rule) || facts.hold(&layout.rules[rule].when) == Some(false) {
                 continue;
             }
-            for module in 0..self.keys.modules.len() as u32 {
+            for module in self.keys.module_ids() {
                 let mut tuples = self.tuples(module, &prepared.params);
                 let always = self.is_demanded(rule, module);
                 if always {
@@ -48,7 +49,7 @@ impl Binding<'_> {
                         .iter()
                         .map(|&param| unknowns.scopes(module, param, self.instance_values(param, &values)))
                         .collect();
-                    let instances: SmallVec<[Option<usize>; 3]> =
+                    let instances: SmallVec<[Option<InstanceId>; 3]> =
                         scopes.iter().map(|&scopes| self.instances.find(scopes)).collect();
                     if instances.iter().all(Option::is_none) && !zeros {
                         continue;
@@ -90,36 +91,40 @@ impl Binding<'_> {
     }
 
     /// Returns whether the target always has the rule's tensors in that module, made of zeros where the source lacks them.
-    fn is_demanded(&self, rule: usize, module: u32) -> bool {
+    fn is_demanded(&self, rule: usize, module: ModuleId) -> bool {
         let layout = self.pair.layout(Side::Target);
         let always = |&param: &ParamId| {
-            self.pair.mapping.params.get_index(param).is_some_and(|(_, p)| p.absent_zeros && !p.optional)
+            self.pair
+                .mapping
+                .params
+                .get_index(param.index())
+                .is_some_and(|(_, p)| p.absent_zeros && !p.optional)
         };
         let params = &self.pair.target_rules[rule].params;
         !layout.rules[rule].optional && params.iter().all(always) && self.keys.writes_in(layout, rule, module)
     }
 
     /// Returns whether a module's captured paths are those under which a parameter is found.
-    pub(super) fn is_module_of(&self, module: u32, param: ParamId) -> bool {
-        let captured = &self.keys.modules[module as usize];
+    pub(super) fn is_module_of(&self, module: ModuleId, param: ParamId) -> bool {
+        let captured = &self.keys.modules[module];
         captured.iter().map(|(name, _)| &**name).eq(self.pair.paths_of(param))
     }
 
     /// Returns the instance indices under which the module has anything that stands beside these parameters.
-    pub(super) fn places(&self, module: u32, params: &[ParamId]) -> OrderedSet<Indices> {
+    pub(super) fn places(&self, module: ModuleId, params: &[ParamId]) -> OrderedSet<Indices> {
         let most = params.iter().max_by_key(|&&param| self.pair.params[param].instance_axes.len());
         let Some(&most) = most else { return OrderedSet::default() };
         let axes = &self.pair.params[most].instance_axes;
         let has_them =
             |&param: &ParamId| axes.iter().all(|axis| self.pair.params[param].instance_axes.contains(axis));
-        let beside = (0..self.pair.params.len()).filter(has_them);
+        let beside = (0..self.pair.params.len()).map(ParamId::new).filter(has_them);
         let values = beside.flat_map(|param| self.by_module(module, param));
         values.map(|values| self.instance_values(most, values)).collect()
     }
 
     /// Returns the instance indices under which any of the parameters is there, joined over the parameters: where one
     /// has an instance per layer and another one per expert, each layer with each expert.
-    fn tuples(&self, module: u32, params: &[ParamId]) -> OrderedSet<Indices> {
+    fn tuples(&self, module: ModuleId, params: &[ParamId]) -> OrderedSet<Indices> {
         let mut kinds: OrderedMap<&[AxisId], OrderedSet<&Indices>> = OrderedMap::default();
         for &param in params {
             let found = kinds.entry(self.pair.params[param].instance_axes.as_slice()).or_default();
@@ -157,7 +162,7 @@ impl Binding<'_> {
         joined
     }
 
-    pub(super) fn by_module(&self, module: u32, param: ParamId) -> impl Iterator<Item = &Indices> {
+    pub(super) fn by_module(&self, module: ModuleId, param: ParamId) -> impl Iterator<Item = &Indices> {
         let ids = self.instances.by_module.get(&(module, param)).map(Vec::as_slice).unwrap_or_default();
         ids.iter().map(|&id| &self.instances.all[id].2)
     }
@@ -169,19 +174,15 @@ impl Binding<'_> {
         }
         let mapping = self.pair.mapping;
         // Parameters with the same axes are wanted in the same places.
-        let mut places: HashMap<&[AxisId], OrderedSet<(u32, Indices)>> = HashMap::default();
-        for (param, (name, declared)) in mapping.params.iter().enumerate() {
+        let mut places: HashMap<&[AxisId], OrderedSet<(ModuleId, Indices)>> = HashMap::default();
+        for (param, (name, declared)) in (0..).map(ParamId::new).zip(&mapping.params) {
             if !declared.is_required() {
                 continue;
             }
             if !self.pair.layout(Side::Source).holds(name) {
                 let layout = self.pair.layout(Side::Source);
                 errors.push(
-                    Diagnostic::error(
-                        "bind/no-place",
-                        format!("the layout `{}` has no tensor for `{name}`", layout.name),
-                    )
-                    .rule(&layout.span)
+                    explain::no_place(layout, name)
                     .help("choose a source layout that has it, or declare it optional in the mapping file where models lack it"),
                 );
                 continue;
@@ -195,9 +196,9 @@ impl Binding<'_> {
                 beside.map(|(module, _, values)| (*module, self.instance_values(param, values))).collect()
             });
             let is_module: Vec<bool> =
-                (0..self.keys.modules.len() as u32).map(|module| self.is_module_of(module, param)).collect();
-            let mut wanted: Vec<&(u32, Indices)> =
-                all.iter().filter(|(module, _)| is_module[*module as usize]).collect();
+                self.keys.module_ids().map(|module| self.is_module_of(module, param)).collect();
+            let mut wanted: Vec<&(ModuleId, Indices)> =
+                all.iter().filter(|(module, _)| is_module[*module]).collect();
             // One without a path has no module to be missed in where all else is under paths.
             let first;
             if wanted.is_empty() && axes.is_empty() && self.pair.paths_of(param).is_empty() {

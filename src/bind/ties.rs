@@ -9,7 +9,7 @@ use super::names::names_for_rules;
 use super::needed::reason;
 use super::options::{Allow, BindOptions};
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{BindCode, Collector, Diagnostic};
 use crate::mapping::{Layout, Mapping, Needed, Rule};
 use crate::notation::{Dim, DimKind, Label};
 use crate::provenance::Facts;
@@ -77,7 +77,7 @@ pub(super) fn settle(
             }
             if !is_told(own(), &facts) && own().next().is_some() {
                 let warning = Diagnostic::warning(
-                    "bind/tied",
+                    BindCode::Tied,
                     format!("`{param}` is not in the source: the target gets a copy of `{other}`"),
                 );
                 ties.warnings.push(

@@ -6,10 +6,11 @@ use indexmap::IndexMap;
 
 use super::Binding;
 use super::explain::{list, origin_in_any_module, shape};
-use super::pair::{AxisId, Side};
+use super::ids::AxisId;
+use super::pair::Side;
 use super::sizes::{self, Contradiction, Monomial, Origin, Polynomial, Side as Equal, Solver, Var};
 use super::unknowns::{Fact, Unknowns};
-use crate::diag::Diagnostic;
+use crate::diag::{BindCode, Diagnostic};
 use crate::mapping::Rule;
 use crate::notation::{Dim, DimKind, Term, for_each_axis};
 
@@ -92,7 +93,7 @@ pub(super) fn unsolved(
                 .or_else(|| trace.transposed(polynomial, *tensor, *dim, &found.unfit))
                 .or_else(|| trace.padded(rule, *dim, polynomial, number));
             let help = [likely, fitting].into_iter().flatten().collect::<Vec<_>>().join("; ");
-            Diagnostic::error("bind/indivisible", format!("{number} does not fit `{expr}`: {why}"))
+            Diagnostic::error(BindCode::Indivisible, format!("{number} does not fit `{expr}`: {why}"))
                 .file(&binding.catalog.path)
                 .tensor(&stored.key)
                 .rule(&expr.span)
@@ -111,7 +112,7 @@ pub(super) fn unsolved(
             };
             let own = found.sized.entry((*axis, number)).or_insert_with(find).clone();
             let message = format!("`{name}` = {number} does not fit its definition: {why}");
-            let mut error = Diagnostic::error("bind/indivisible", message)
+            let mut error = Diagnostic::error(BindCode::Indivisible, message)
                 .file(&binding.catalog.path)
                 .expected(with(format!("`{name}` = {sum}")))
                 .found(own.unwrap_or_else(|| format!("`{name}` = {number}")))
@@ -121,7 +122,7 @@ pub(super) fn unsolved(
             }
             error
         }
-        _ => Diagnostic::error("bind/indivisible", format!("{number} does not fit: {why}"))
+        _ => Diagnostic::error(BindCode::Indivisible, format!("{number} does not fit: {why}"))
             .file(&binding.catalog.path)
             .expected(with(sum))
             .found(number.to_string())

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Indices;
-use super::pair::{AxisId, Label, Node, Pair, ParamId, Part, Side};
+use super::ids::{AxisId, ModuleId, ParamId};
+use super::pair::{Label, Node, Pair, Part, Side};
 use super::sizes::{Equation, Monomial, Origin, Polynomial, Side as Equal, Solver, Var};
 use crate::span::Span;
 
@@ -54,7 +55,7 @@ impl Scopes {
     pub(crate) fn told_apart(self, pair: &Pair<'_>) -> Scopes {
         match pair.axes().any(|axis| pair.is_per_parameter(axis)) {
             true => self,
-            false => Scopes { param: 0, ..self },
+            false => Scopes { param: ParamId::new(0), ..self },
         }
     }
 }
@@ -65,7 +66,7 @@ pub(crate) struct Unknowns<'a> {
     pub(crate) facts: Vec<Fact>,
     given: Given,
     /// By module and the instance's indices.
-    scopes: HashMap<(u32, Indices), u32>,
+    scopes: HashMap<(ModuleId, Indices), u32>,
     /// Per scope and axis, for all of its parameters.
     shared: Vec<Option<Var>>,
     /// Those that each parameter has for itself.
@@ -99,7 +100,7 @@ impl<'a> Unknowns<'a> {
     }
 
     /// Returns the scopes of a parameter's instance.
-    pub(crate) fn scopes(&mut self, module: u32, param: ParamId, instance: Indices) -> Scopes {
+    pub(crate) fn scopes(&mut self, module: ModuleId, param: ParamId, instance: Indices) -> Scopes {
         let next = self.scopes.len() as u32;
         let shared = *self.scopes.entry((module, instance)).or_insert(next);
         if shared == next {
@@ -109,7 +110,7 @@ impl<'a> Unknowns<'a> {
     }
 
     fn shared_at(&self, scopes: Scopes, axis: AxisId) -> usize {
-        scopes.shared as usize * self.pair.axes().len() + axis.0 as usize
+        scopes.shared as usize * self.pair.axes().len() + axis.index()
     }
 
     /// Returns the unknown size of an axis; what is known without shapes is stated when it is first asked for.

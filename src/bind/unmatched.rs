@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use super::Dropped;
 use super::attachment::Attached;
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic, nearest};
+use crate::diag::{BindCode, Collector, Diagnostic, nearest};
 use crate::mapping::key::Template;
 use crate::mapping::{Layout, Mapping};
 use crate::provenance::Facts;
@@ -26,8 +26,9 @@ pub(super) fn unheld(layout: &Layout, active: &[bool], names: &[String]) -> Opti
 /// Says that a rule has the name of a tensor, and does not count with this config.
 pub(super) fn condition_of_rule(layout: &Layout, rule: usize, facts: &Facts<'_>) -> Diagnostic {
     let rule = &layout.rules[rule];
-    let error = Diagnostic::error("bind/condition", "the rule of this name does not count with this config")
-        .rule(&rule.template.span);
+    let error =
+        Diagnostic::error(BindCode::Condition, "the rule of this name does not count with this config")
+            .rule(&rule.template.span);
     let broken = rule.when.iter().find(|one| facts.hold(std::slice::from_ref(one)) == Some(false));
     let Some(broken) = broken else { return error };
     error
@@ -51,7 +52,7 @@ pub(super) fn nothing_matched(
         return;
     }
     let total = names.len();
-    let mut error = Diagnostic::error("bind/nothing", format!("0 of {total} source tensors matched"))
+    let mut error = Diagnostic::error(BindCode::Nothing, format!("0 of {total} source tensors matched"))
         .file(&catalog.path)
         .rule(&layout.span);
     let taken: Vec<&String> = {
@@ -118,7 +119,7 @@ pub(super) fn unmatched_attachment(
     attached: &Attached,
 ) -> Diagnostic {
     let kind = attached.kind;
-    Diagnostic::error("bind/unmatched", format!("no rule matches {}", kind.words()))
+    Diagnostic::error(BindCode::Unmatched, format!("no rule matches {}", kind.words()))
         .file(&catalog.path)
         .tensor(&catalog.tensors[tensor].key)
         .rule(&layout.span)
@@ -133,7 +134,7 @@ pub(super) fn unmatched_tensor(
     tensor: usize,
     near: Option<&Template>,
 ) -> Diagnostic {
-    let error = Diagnostic::error("bind/unmatched", "no rule matches this tensor")
+    let error = Diagnostic::error(BindCode::Unmatched, "no rule matches this tensor")
         .file(&catalog.path)
         .tensor(&catalog.tensors[tensor].key)
         .rule(&layout.span);

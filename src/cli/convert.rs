@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use indicatif::{BinaryBytes, HumanBytes};
 use qkvconv::convert::{Checked, Conversion, Done};
-use qkvconv::diag::{Collector, Diagnostic, Errors};
+use qkvconv::diag::{Code, Collector, Diagnostic, Errors, PublishCode};
 use qkvconv::evidence::Evidence;
 use qkvconv::exec::Rounded;
 use qkvconv::exec::publish::{Destination, Existing, Guard, Kept, Pending, PublishOptions};
@@ -61,7 +61,7 @@ pub(super) fn open_report(
     if Format::of_ending(path).is_some() {
         let message = "cannot write the report: its name is one of weights";
         let help = "name a file that ends in `.json` or `.md`";
-        return Err(Diagnostic::error("publish/name", message).file(path).help(help).into());
+        return Err(Diagnostic::error(PublishCode::Name, message).file(path).help(help).into());
     }
     guard.open("the report", path, Existing::forced(force)).map(Some)
 }
@@ -187,12 +187,11 @@ fn is_card(path: &Path) -> bool {
 fn report_failure(report: Option<Pending>, errors: Errors) -> Errors {
     let Some(file) = report else { return errors };
     // Not over what only now is known to be read or written.
-    let misplaced = |code: &str| matches!(code, "publish/over-source" | "publish/twice");
-    if errors
-        .diagnostics()
-        .iter()
-        .any(|error| misplaced(error.code) && error.file.as_deref() == Some(file.target()))
-    {
+    let misplaced = |error: &Diagnostic| {
+        matches!(error.code, Code::Publish(PublishCode::OverSource | PublishCode::Twice))
+            && error.file.as_deref() == Some(file.target())
+    };
+    if errors.diagnostics().iter().any(misplaced) {
         return errors;
     }
     let text = match is_card(file.target()) {

@@ -81,18 +81,7 @@ pub(super) fn run(ui: &Ui, args: &DiffArgs) -> Exit {
             }
             if report.equal() { Exit::Done } else { Exit::Differs }
         }
-        Err(errors) => {
-            let exit = ui.fail(&errors);
-            let all =
-                |prefix| errors.diagnostics().iter().all(|diagnostic| diagnostic.code.starts_with(prefix));
-            if all("usage/") {
-                Exit::Usage
-            } else if all("diff/cancelled") {
-                Exit::Interrupted
-            } else {
-                exit
-            }
-        }
+        Err(errors) => ui.fail(&errors),
     }
 }
 

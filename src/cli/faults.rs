@@ -2,7 +2,7 @@
 //! others in a line each, and what is beyond that is counted.
 
 use indexmap::IndexMap;
-use qkvconv::diag::Diagnostic;
+use qkvconv::diag::{Code, Diagnostic};
 use qkvconv::shown::escaped;
 
 /// So many faults of one kind at rules of a mapping are told whole, each by itself.
@@ -37,7 +37,7 @@ pub(super) struct Fault<'a> {
 /// Lines on the faults of one kind at further places.
 #[derive(Debug)]
 pub(super) struct Rest {
-    pub(super) code: &'static str,
+    pub(super) code: Code,
     pub(super) title: String,
     pub(super) also: Vec<String>,
 }
@@ -49,7 +49,7 @@ pub(super) fn grouped(diagnostics: &[Diagnostic]) -> (Vec<Fault<'_>>, Vec<Rest>)
         kinds.entry((diagnostic.code, diagnostic.rule.is_some())).or_default().push(diagnostic);
     }
     let (mut faults, mut rest) = (Vec::new(), Vec::new());
-    let mut alone: IndexMap<&str, Vec<&Diagnostic>> = IndexMap::new();
+    let mut alone: IndexMap<Code, Vec<&Diagnostic>> = IndexMap::new();
     for first in diagnostics {
         let most = if first.rule.is_some() { MOST_OF_A_KIND } else { MOST_WITHOUT_RULE };
         if !is_of_tensors(first) {
@@ -82,7 +82,7 @@ fn is_of_tensors(diagnostic: &Diagnostic) -> bool {
 }
 
 /// Adds the faults of one kind at the first places; returns lines on those at others.
-fn by_place<'d>(code: &'static str, all: Vec<&'d Diagnostic>, faults: &mut Vec<Fault<'d>>) -> Option<Rest> {
+fn by_place<'d>(code: Code, all: Vec<&'d Diagnostic>, faults: &mut Vec<Fault<'d>>) -> Option<Rest> {
     let count = all.len();
     let mut places: IndexMap<_, Vec<&Diagnostic>> = IndexMap::new();
     for diagnostic in all {

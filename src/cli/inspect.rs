@@ -29,7 +29,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use indicatif::HumanBytes;
-use qkvconv::bind::{BindOptions, Bound};
+use qkvconv::bind::{BindOptions, Bound, ParamId, SourceId};
 use qkvconv::catalog::Catalog;
 use qkvconv::claims::Standing;
 use qkvconv::convert::ConvertOptions;
@@ -221,7 +221,7 @@ impl Look<'_> {
         let (_, mapping, _) = self.fit.filter(|(candidate, ..)| !candidate.whole)?;
         let bound = self.bound()?;
         let anchors = &mapping.anchors;
-        let is_anchor = |param: usize| anchors.is_empty() || anchors.contains(&bound.params[param]);
+        let is_anchor = |param: ParamId| anchors.is_empty() || anchors.contains(&bound.params[param]);
         let mut paths: Vec<String> = bound
             .instances
             .iter()
@@ -363,9 +363,10 @@ impl Look<'_> {
         for kind in kinds.iter().take(MOST_KINDS) {
             lines.push(format!("  {}  {} {:?}", some_of(&kind.names), kind.dtype, kind.shape));
             lines.extend(kind.words().into_iter().map(|line| format!("      {line}")));
-            if pictures && kind.parts.iter().any(|part| part.head.is_some()) {
+            let has_picture = pictures && kind.parts.iter().any(|part| part.head.is_some());
+            if let Some(example) = kind.example.filter(|_| has_picture) {
                 lines.extend(
-                    self.drawing(kind.example, width, false).into_iter().map(|line| format!("      {line}")),
+                    self.drawing(example, width, false).into_iter().map(|line| format!("      {line}")),
                 );
             }
         }
@@ -375,15 +376,15 @@ impl Look<'_> {
         lines
     }
 
-    fn picture(&self, source: usize, most: (usize, usize)) -> Option<Picture> {
+    fn picture(&self, source: SourceId, most: (usize, usize)) -> Option<Picture> {
         let (_, mapping, layout) = self.fit?;
         let bound = self.bound()?;
-        let source = bound.sources.get(source)?;
+        let source = bound.sources.get(source.index())?;
         let seen = Seen::new(mapping, layout, bound, &source.reading);
         Some(draw(&seen, &self.catalog.tensors[source.tensor].shape, most))
     }
 
-    fn drawing(&self, source: usize, width: usize, colour: bool) -> Vec<String> {
+    fn drawing(&self, source: SourceId, width: usize, colour: bool) -> Vec<String> {
         // Two characters a cell, and the margins.
         let most = (24, (width.saturating_sub(10) / 2).clamp(8, 48));
         self.picture(source, most).map(|picture| picture.lines(colour)).unwrap_or_default()
@@ -415,7 +416,9 @@ impl Look<'_> {
             "kinds": self.kinds().iter().map(kind_json).collect::<Vec<_>>(),
             "unexplained": self.unexplained(),
             "unread": self.catalog.unread.iter().map(|(name, reason)| {
-                json!({ "name": name, "code": reason.code, "message": reason.message })
+                let mut value = json!(reason);
+                value["name"] = json!(name);
+                value
             }).collect::<Vec<_>>(),
             "tied": self.ties(),
         })

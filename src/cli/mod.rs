@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use args::{ConvertArgs, VerifyArgs};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use qkvconv::diag::Class;
 use ui::Ui;
 
 /// How a run ended.
@@ -32,6 +33,18 @@ pub(crate) enum Exit {
     Usage,
     /// Stopped by a signal, as shells count it.
     Interrupted,
+}
+
+impl From<Class> for Exit {
+    fn from(class: Class) -> Exit {
+        match class {
+            Class::Usage => Exit::Usage,
+            Class::Differs => Exit::Differs,
+            Class::Cancelled => Exit::Interrupted,
+            // A class of a later version of the library is a failure too.
+            _ => Exit::Failed,
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {

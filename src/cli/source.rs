@@ -6,7 +6,7 @@ use std::sync::Arc;
 use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 use qkvconv::bind::{BindOptions, Modules};
 use qkvconv::convert::ConvertOptions;
-use qkvconv::diag::{Collector, Diagnostic, Errors};
+use qkvconv::diag::{Collector, Diagnostic, Errors, UsageCode};
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::io_error;
 use qkvconv::format::OpenOptions;
@@ -112,13 +112,13 @@ pub(super) fn globs(option: &str, patterns: &[String], errors: &mut Collector) -
             set.add(glob);
         }
     }
-    set.build().map_err(|error| errors.push(Diagnostic::error("usage/glob", error.to_string()))).ok()
+    set.build().map_err(|error| errors.push(Diagnostic::error(UsageCode::Glob, error.to_string()))).ok()
 }
 
 fn glob(option: &str, pattern: &str, errors: &mut Collector) -> Option<Glob> {
     let built = GlobBuilder::new(pattern).literal_separator(false).build();
     let error = |error: globset::Error| {
-        Diagnostic::error("usage/glob", format!("{option} {pattern}: {}", error.kind())).help(
+        Diagnostic::error(UsageCode::Glob, format!("{option} {pattern}: {}", error.kind())).help(
             "`*` stands for any text, `?` for one character, `[ab]` for one of several, `{a,b}` for either",
         )
     };

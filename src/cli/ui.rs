@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::io::{self, IsTerminal, Write};
 
 use annotate_snippets::{Annotation, AnnotationKind, Element, Group, Level, Origin, Renderer, Snippet};
-use qkvconv::diag::{Diagnostic, Errors, Severity};
+use qkvconv::diag::{Diagnostic, Errors, ExecCode, Severity};
 use qkvconv::shown::{escaped, escaped_lines};
 use qkvconv::span::Span;
 
@@ -75,7 +75,7 @@ impl Ui {
         self.wrote(io::stdout().lock().flush());
         match self.unwritten.get() {
             Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                let error = Diagnostic::error("exec/write", format!("cannot write the result: {error}"))
+                let error = Diagnostic::error(ExecCode::Write, format!("cannot write the result: {error}"))
                     .file(std::path::Path::new("standard output"))
                     .help("make room where the output goes, or send it elsewhere");
                 self.draw(&error, &[], &[]);
@@ -98,7 +98,7 @@ impl Ui {
         let count =
             errors.diagnostics().iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count();
         let counted = if count == 1 { "1 error".to_owned() } else { format!("{count} errors") };
-        let exit = exit_of(errors);
+        let exit = Exit::from(errors.class());
         let end =
             if exit == Exit::Differs { "the two checkpoints do not agree" } else { "nothing was written" };
         let more = match self.has_report && is_shortened {
@@ -173,21 +173,6 @@ fn takes_colour(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Tells how a run ends that failed with these errors.
-fn exit_of(errors: &Errors) -> Exit {
-    let all = |stage: &str| errors.diagnostics().iter().all(|diagnostic| diagnostic.code.starts_with(stage));
-    let any = |code: &str| errors.diagnostics().iter().any(|diagnostic| diagnostic.code == code);
-    if any("exec/cancelled") {
-        Exit::Interrupted
-    } else if any("verify/differs") {
-        Exit::Differs
-    } else if all("usage/") {
-        Exit::Usage
-    } else {
-        Exit::Failed
-    }
-}
-
 fn group<'d>(diagnostic: &'d Diagnostic, tensors: &[String], also: &[String]) -> Group<'d> {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,
@@ -195,7 +180,7 @@ fn group<'d>(diagnostic: &'d Diagnostic, tensors: &[String], also: &[String]) ->
     };
     let mut group = level
         .primary_title(escaped(&diagnostic.message).into_owned())
-        .id(diagnostic.code)
+        .id(diagnostic.code.as_str())
         .elements(places(diagnostic));
     let mut note = |name: &'static str, text: String| {
         let message = Level::NOTE.with_name(name).message(escaped_lines(&text).into_owned());

@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 
 use crate::bind::{AxisSizes, Bound};
 use crate::catalog::{Catalog, TensorMeta};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, VerifyCode};
 use crate::dtype::Dtype;
 use crate::format::Reader;
 use crate::mapping::Layout;
@@ -169,7 +169,7 @@ impl Computation<'_> {
     ) -> Result<(), Errors> {
         if let ForwardError::Read(key, error) = &error {
             let message = format!("cannot read the weights to compute attention: {error}");
-            return Err(Diagnostic::error("verify/read", message).tensor(key).into());
+            return Err(Diagnostic::error(VerifyCode::Read, message).tensor(key).into());
         }
         if error.is_abstention() {
             let mut why = error.to_string();
@@ -182,7 +182,7 @@ impl Computation<'_> {
         let layouts = format!("{} or {}", self.selection.source().name, self.selection.target().name);
         found.differences.push(
             Diagnostic::error(
-                "verify/differs",
+                VerifyCode::Differs,
                 format!("the module cannot be computed as its layout says: {error}"),
             )
             .tensor(name_of(module))
@@ -205,10 +205,10 @@ impl Computation<'_> {
         let (mut files, mut random) = (EXACT, EXACT);
         for step in self.plan.targets.iter().flat_map(|target| &target.steps) {
             let Step::Copy(copy) = step else { continue };
-            let ValueOp::Convert { from, to, scale, offset } = copy.value else { continue };
+            let ValueOp::Convert { from, to, affine } = copy.value else { continue };
             let bound = 16.0 * rounding(from).max(rounding(to));
             files = files.max(bound);
-            if scale != 1.0 || offset != 0.0 {
+            if !affine.is_identity() {
                 random = random.max(bound);
             }
         }
@@ -232,7 +232,7 @@ impl Computation<'_> {
         }
         let parts = differences.parts().map(|(name, value)| format!("{name} {value:.1e}")).join(", ");
         found.differences.push(
-            Diagnostic::error("verify/differs", format!("attention computed from {what} differs"))
+            Diagnostic::error(VerifyCode::Differs, format!("attention computed from {what} differs"))
                 .tensor(name_of(module))
                 .expected(format!("at most {tolerance:.0e}, relative to the largest value"))
                 .found(format!("{parts}; head {} differs most", differences.head))

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::config::{Config, WrittenConfig, serves};
 use crate::bind::Bound;
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, ConvertCode, Diagnostic, Errors, FormatCode};
 use crate::exec::publish::io_error;
 use crate::format::output::{Companion, Content};
 use crate::mapping::select::Selection;
@@ -118,7 +118,7 @@ fn carried(
         }
         let path = entry.path();
         let mut leave = |why: String| {
-            let warning = Diagnostic::warning("convert/companion", format!("not carried over: {why}"));
+            let warning = Diagnostic::warning(ConvertCode::Companion, format!("not carried over: {why}"));
             left.push(warning.file(&path));
         };
         let Some(name) = name.to_str() else {
@@ -140,7 +140,8 @@ fn carried(
             let message = "a file beside the weights is a symbolic link that leaves the folder";
             let help = "if you trust the link, give `--allow outside-link`; else remove it";
             let found = format!("`{}`", real.display());
-            errors.push(Diagnostic::error("format/path-escape", message).file(&path).found(found).help(help));
+            errors
+                .push(Diagnostic::error(FormatCode::PathEscape, message).file(&path).found(found).help(help));
         } else if !data.is_file() {
             leave("it is no regular file".to_owned());
         } else if data.len() > largest {
@@ -201,7 +202,7 @@ impl Companions {
     pub(super) fn warning(&self, source: &Path) -> Option<Diagnostic> {
         let config = self.config.as_ref().filter(|config| !config.untold.is_empty())?;
         let message = format!("{} is written as far as the mapping tells", config.name);
-        let diagnostic = Diagnostic::warning("convert/config", message).file(source);
+        let diagnostic = Diagnostic::warning(ConvertCode::Config, message).file(source);
         Some(
             diagnostic
                 .found(format!("not told: {}", config.untold.join(", ")))

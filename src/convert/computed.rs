@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::bind::{BindOptions, Bound};
 use crate::catalog::{Catalog, TensorMeta, row_major};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, ConfigCode, Diagnostic, Errors};
 use crate::dtype::Dtype;
 use crate::format::{Format, Reader};
 use crate::mapping::key::Captures;
@@ -109,6 +109,9 @@ pub(super) fn add(
     Ok(Box::new(WithComputed { inner: reader, catalog, file, bytes }))
 }
 
+/// What to do about a config that lacks numbers.
+const INCOMPLETE: &str = "complete the config of the model, or name it with --config";
+
 /// What says how the rotary frequencies are scaled.
 struct Scaling<'c> {
     facts: Facts<'c>,
@@ -144,13 +147,13 @@ impl<'c> Scaling<'c> {
         let found = self.get(key);
         found.and_then(Value::as_f64).filter(|number| number.is_finite() && *number > 0.0).ok_or_else(|| {
             let error = Diagnostic::error(
-                "config/rope",
+                ConfigCode::Rope,
                 format!("`{}` of type {} lacks `{key}`", self.name, self.kind),
             );
             error
                 .expected("a number above 0")
                 .found(found.map_or("no entry".to_owned(), ToString::to_string))
-                .help("complete the config of the model, or name it with --config")
+                .help(INCOMPLETE)
         })
     }
 }
@@ -165,7 +168,7 @@ fn values(
     let Some(scaling) = Scaling::of(*facts) else {
         // Meta's params.json says that frequencies are scaled, and its code by what.
         if computed.values == Values::Llama3 && facts.value("use_scaled_rope") == Some(&Value::Bool(true)) {
-            return Err(Diagnostic::error("config/rope", "the rotary frequencies are scaled, and the config does not say how")
+            return Err(Diagnostic::error(ConfigCode::Rope, "the rotary frequencies are scaled, and the config does not say how")
                 .expected("`rope_scaling` with `factor`, `low_freq_factor`, `high_freq_factor` and `original_max_position_embeddings`")
                 .found("`use_scaled_rope`")
                 .help("name Hugging Face's config.json of the same model with --config"));
@@ -181,7 +184,7 @@ fn values(
     let mut sizes = bound.sizes.iter().filter(|size| size.axis == computed.axis).map(|size| size.value);
     let (Some(pairs), None) = (sizes.next(), sizes.next()) else {
         let message = format!("the size of `{}` is not one", computed.axis);
-        return Err(Diagnostic::error("config/rope", message).help("convert layers with one head size"));
+        return Err(Diagnostic::error(ConfigCode::Rope, message).help("convert layers with one head size"));
     };
     let Some(key) = list else {
         let factors = Llama3 {
@@ -199,10 +202,10 @@ fn values(
         .and_then(|list| list.iter().map(|number| number.as_f64().map(|number| number as f32)).collect());
     match numbers {
         Some(numbers) if numbers.len() as u64 == pairs => Ok(Some((scaling.place(&entry), numbers))),
-        found => Err(Diagnostic::error("config/rope", format!("`{entry}` does not fit the head size"))
+        found => Err(Diagnostic::error(ConfigCode::Rope, format!("`{entry}` does not fit the head size"))
             .expected(format!("{pairs} numbers, one for each rotary pair"))
             .found(found.map_or("no list of numbers".to_owned(), |list| format!("{} numbers", list.len())))
-            .help("complete the config of the model, or name it with --config")),
+            .help(INCOMPLETE)),
     }
 }
 

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 use crate::bind::{BindOptions, Bound, bind};
 use crate::claims::Claims;
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, Stage};
 use crate::evidence::Evidence;
 use crate::exec::publish::{Destination, Kept, PublishOptions, Staging};
 use crate::exec::{ExecStats, Limits, ReadAt, execute};
@@ -217,7 +217,7 @@ impl<'a> Conversion<'a> {
         {
             let (family, layout) = (&mapping.family, &selection.source().name);
             let agrees = identity.check(family, layout, "--from", &options.bind.axes);
-            agrees.map_err(|errors| errors.in_file("identity/", source))?;
+            agrees.map_err(|errors| errors.in_file(Stage::Identity, source))?;
             changed = identity.changed(mapping).map(|warning| warning.file(source));
             recorded = true;
             bind_options.recorded = identity.sizes.into_iter().collect();
@@ -384,7 +384,7 @@ impl<'a> Conversion<'a> {
             true => self.write_by_file(staging, limits, progress),
             false => self.write(staging, limits, progress),
         };
-        let (stats, kept) = written.map_err(|errors| errors.in_file("exec/write", destination.path()))?;
+        let (stats, kept) = written.map_err(|errors| errors.written_to(destination.path()))?;
         staging.seal_index(&self.layout, limits.threads, progress)?;
         let checked = match verify {
             Verify::None => None,

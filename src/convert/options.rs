@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::ConvertOptions;
 use crate::bind::BindOptions;
 use crate::catalog::Catalog;
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, UsageCode};
 use crate::exec::publish::Destination;
 use crate::format::{Format, OpenOptions};
 use crate::provenance::Provenance;
@@ -139,7 +139,7 @@ impl ConvertOptions {
 /// Makes sure that a reader who goes by the destination's name finds what the name says.
 fn check_name(format: Option<Format>, destination: &Destination) -> Result<(), Errors> {
     let path = destination.path();
-    let error = |message: String| Diagnostic::error("usage/destination", message).file(path);
+    let error = |message: String| Diagnostic::error(UsageCode::Destination, message).file(path);
     match destination {
         Destination::File(_) => {
             let named = Format::of_ending(path);
@@ -193,5 +193,5 @@ pub(super) fn check_resume(resume: bool, destination: &Destination) -> Result<()
     }
     let message = "--resume is for a destination folder: it keeps whole files, and here there is only one";
     let help = "name a folder, with `--max-shard-size` for several files, or leave out `--resume`";
-    Err(Diagnostic::error("usage/resume", message).help(help).into())
+    Err(Diagnostic::error(UsageCode::Resume, message).help(help).into())
 }

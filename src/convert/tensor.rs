@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use super::{Conversion, Source};
-use crate::diag::{Diagnostic, Errors, nearest_key};
+use crate::diag::{ConvertCode, Diagnostic, Errors, ExecCode, nearest_key};
 use crate::exec::{Limits, Placement, WriteAt, execute};
 use crate::plan::{Check, Plan, Requirement, Step, TensorPlan};
 use crate::progress::Progress;
@@ -36,7 +36,7 @@ impl Conversion<'_> {
         let Some(target) = self.plan.targets.iter().find(|target| target.key == key) else {
             let names = self.plan.targets.iter().map(|target| target.key.as_str());
             let message = format!("the output has no tensor `{}`", crate::shown::escaped(key));
-            let error = Diagnostic::error("convert/no-tensor", message).file(&catalog.path);
+            let error = Diagnostic::error(ConvertCode::NoTensor, message).file(&catalog.path);
             return Err(match nearest_key(key, names) {
                 Some(near) => error.help(format!("did you mean `{near}`?")),
                 None => error.help("the plan lists the names of the output: `--dry-run` shows them"),
@@ -56,7 +56,7 @@ impl Conversion<'_> {
         let length = usize::try_from(target.bytes()).ok();
         let mut bytes = Vec::new();
         if length.is_none_or(|length| bytes.try_reserve_exact(length).is_err()) {
-            let error = Diagnostic::error("exec/write", "the tensor does not fit into memory").tensor(key);
+            let error = Diagnostic::error(ExecCode::Write, "the tensor does not fit into memory").tensor(key);
             return Err(error.found(format!("{} bytes", target.bytes())).into());
         }
         bytes.resize(length.unwrap_or_default(), 0);

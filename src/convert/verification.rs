@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Checked, Conversion, ConvertOptions, Verify, open_as};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, Stage};
 use crate::exec::Limits;
 use crate::format::{OpenOptions, Reader};
 use crate::identity::Identity;
@@ -94,7 +94,7 @@ impl<'a> Verification<'a> {
             && !convert.trust_layout
         {
             let agrees = identity.check(&selection.mapping().family, &selection.target().name, "--to", &[]);
-            agrees.map_err(|errors| errors.in_file("identity/", target))?;
+            agrees.map_err(|errors| errors.in_file(Stage::Identity, target))?;
         }
         let config = config_path(selection.target(), target);
         let (path, max_config) = (target.to_owned(), open.max_config);

@@ -1,7 +1,7 @@
 //! Weights that contradict the declared source layout stop a conversion.
 
 use super::Conversion;
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, EvidenceCode};
 use crate::evidence::{Decision, Evidence, Limits, examine};
 use crate::progress::Progress;
 
@@ -33,7 +33,7 @@ impl Conversion<'_> {
         };
         let layout = format!("{}/{}", self.selection.mapping().family, self.selection.source().name);
         let message = format!("the weights contradict the source layout {layout}");
-        let mut diagnostic = Diagnostic::error("evidence/contradicts", message)
+        let mut diagnostic = Diagnostic::error(EvidenceCode::Contradicts, message)
             .file(&self.reader.catalog().path)
             .expected(format!("{declared}, as {layout} declares it"))
             .found(format!("{better} explains them better by {margin:.0} nats"))

@@ -12,7 +12,7 @@ use indexmap::IndexMap;
 use crate::bind::{Allow, BindOptions, Bound, Owners, bind, names_for_rules};
 use crate::catalog::Catalog;
 use crate::claims::{Claims, Standing};
-use crate::diag::Collector;
+use crate::diag::{BindCode, Collector};
 use crate::fold::pattern;
 use crate::identity::Identity;
 use crate::mapping::key::Template;
@@ -368,7 +368,7 @@ fn try_binding(
     }
     bind(mapping, layout, layout, catalog, &options).map_err(|errors| {
         let all = errors.diagnostics();
-        match all.iter().find(|diagnostic| diagnostic.code != "bind/open-size") {
+        match all.iter().find(|diagnostic| diagnostic.code != BindCode::OpenSize) {
             Some(real) => {
                 let tensor = real.tensors.first().map(|tensor| format!(" (`{tensor}`)")).unwrap_or_default();
                 Unbound::Obstacle(format!("{}{tensor}", real.message))

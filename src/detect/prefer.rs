@@ -1,7 +1,7 @@
 //! Which of several layouts that fit is meant.
 
 use super::Candidate;
-use crate::bind::Bound;
+use crate::bind::{Bound, InstanceId};
 use crate::claims::Standing;
 use crate::mapping::Mapping;
 use crate::mapping::key::Template;
@@ -92,7 +92,7 @@ pub(super) fn unite(candidates: impl Iterator<Item = Candidate>) -> Vec<Candidat
 
 fn same(a: &Candidate, b: &Candidate) -> bool {
     let (Some(a), Some(b)) = (&a.bound, &b.bound) else { return false };
-    let instance = |bound: &Bound, at: usize| {
+    let instance = |bound: &Bound, at: InstanceId| {
         let info = &bound.instances[at];
         (info.param, bound.modules[info.module].clone())
     };

@@ -3,7 +3,7 @@
 use super::Candidate;
 use crate::catalog::Catalog;
 use crate::claims::Standing;
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{DetectCode, Diagnostic, Errors};
 use crate::mapping::Layout;
 
 /// Returns the one layout that a checkpoint has.
@@ -20,7 +20,7 @@ pub fn only<'a>(candidates: &'a [Candidate], catalog: &Catalog) -> Result<&'a Ca
             let names: Vec<String> =
                 fitting.iter().map(|it| format!("{} ({})", it.name(), it.coverage())).collect();
             let message = "several layouts explain the checkpoint, and nothing in it tells them apart";
-            let diagnostic = Diagnostic::error("detect/several", message).file(&catalog.path);
+            let diagnostic = Diagnostic::error(DetectCode::Several, message).file(&catalog.path);
             let diagnostic = diagnostic.found(names.join(", ")).help(format!(
                 "{}; say which with --from, as in --from {}",
                 apart(&fitting).join("; "),
@@ -42,7 +42,7 @@ pub fn nearly_whole(candidates: &[Candidate]) -> Option<(&Candidate, Vec<String>
 fn none(candidates: &[Candidate], catalog: &Catalog) -> Diagnostic {
     const NEAREST: usize = 3;
     let diagnostic =
-        Diagnostic::error("detect/none", "no known layout explains the checkpoint").file(&catalog.path);
+        Diagnostic::error(DetectCode::None, "no known layout explains the checkpoint").file(&catalog.path);
     let nearest: Vec<String> = candidates
         .iter()
         .take(NEAREST)

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use globset::GlobSet;
 
 use crate::catalog::{Catalog, TensorMeta, row_major};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, DiffCode, Errors};
 use crate::dtype::Dtype;
 use crate::format::Reader;
 use crate::progress::Progress;
@@ -261,7 +261,7 @@ pub fn diff(
     let catalogs = [a.catalog(), b.catalog()];
     let sides = catalogs.map(|catalog| side(catalog, options));
     if sides.iter().all(|side| side.tensors == 0) && sides.iter().any(|side| side.left_out > 0) {
-        let diagnostic = Diagnostic::error("diff/nothing", "no tensor is left to compare");
+        let diagnostic = Diagnostic::error(DiffCode::Nothing, "no tensor is left to compare");
         return Err(diagnostic.help("look at the patterns of --only and --drop").into());
     }
     // Whether they agree cannot be told.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::element::{Kind, kind};
 use super::stats::{Measure, Sums, Tally};
 use crate::catalog::{TensorMeta, row_major};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, DiffCode, Errors};
 use crate::dtype::Dtype;
 use crate::exec::{ReadAt, Rows};
 use crate::format::Reader;
@@ -197,7 +197,7 @@ impl Run<'_> {
 }
 
 fn cancelled() -> Errors {
-    Diagnostic::error("diff/cancelled", "cancelled before all tensors were compared").into()
+    Diagnostic::error(DiffCode::Cancelled, "cancelled before all tensors were compared").into()
 }
 
 /// One thread's buffers and what it found.
@@ -297,7 +297,7 @@ impl<'a> Worker<'a> {
     fn refused(&self, side: usize, number: usize, error: &io::Error) -> Errors {
         let catalog = self.run.readers[side].catalog();
         let meta = &catalog.tensors[self.run.pairs[number].tensors[side]];
-        let diagnostic = Diagnostic::error("diff/read", format!("cannot read the tensor: {error}"));
+        let diagnostic = Diagnostic::error(DiffCode::Read, format!("cannot read the tensor: {error}"));
         diagnostic.file(&catalog.files[meta.file]).tensor(&meta.key).into()
     }
 }
@@ -311,7 +311,7 @@ fn bytes(words: &[u64], length: usize) -> &[u8] {
 fn as_diff(errors: Errors) -> Errors {
     let mut collector = Collector::default();
     for diagnostic in errors.diagnostics() {
-        collector.push(Diagnostic { code: "diff/read", ..diagnostic.clone() });
+        collector.push(Diagnostic { code: DiffCode::Read.into(), ..diagnostic.clone() });
     }
     collector.finish(()).err().unwrap_or(errors)
 }

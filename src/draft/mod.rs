@@ -16,7 +16,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, DraftCode, Errors};
 use crate::dtype::Dtype;
 use crate::mapping::read;
 use crate::span::Source;
@@ -89,14 +89,14 @@ pub fn draft(tensors: &[Tensor], ties: &[Vec<usize>], names: &Names) -> Result<D
     for tensor in tensors {
         if tensor.key.is_empty() || tensor.key.contains(['{', '}']) || tensor.key.contains("::") {
             errors.push(
-                Diagnostic::error("draft/name", "no template can be written for this name")
+                Diagnostic::error(DraftCode::Name, "no template can be written for this name")
                     .tensor(&tensor.key)
                     .expected("a name that is not empty, without `{`, `}` and `::`"),
             );
         }
     }
     if tensors.is_empty() {
-        errors.push(Diagnostic::error("draft/empty", "the checkpoint has no tensors"));
+        errors.push(Diagnostic::error(DraftCode::Empty, "the checkpoint has no tensors"));
     }
     errors.finish(())?;
     let folded = names::fold(tensors);

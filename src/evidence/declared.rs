@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use super::Limits;
 use super::arrange::{Heads, Part, Place};
 use super::sample::{Matrix, Placed, spread};
-use crate::bind::{AxisSizes, Block, Bound, Content, SourceTensor};
+use crate::bind::{AxisSizes, Block, Bound, Content, ModuleId, ParamId, SourceTensor};
 use crate::catalog::Catalog;
 use crate::mapping::role::{AttentionPart, ParamRole};
 
@@ -51,7 +51,7 @@ pub struct Declared {
 }
 
 /// What tensors of one module have in common: the captured path and the name's indices.
-type Name = (usize, Vec<(Arc<str>, u64)>);
+type Name = (ModuleId, Vec<(Arc<str>, u64)>);
 
 /// What a module is known by: beside the name which attention of the family it is, and the place in a stack.
 type Id = (Name, usize, u64);
@@ -121,7 +121,7 @@ pub fn declared(bound: &Bound, catalog: &Catalog, limits: &Limits) -> Declared {
 fn name(bound: &Bound, source: &SourceTensor) -> Option<Name> {
     source.instances.iter().find(|(param, _)| part(bound, *param).is_some())?;
     let (_, instance) = source.instances.first()?;
-    Some((bound.instances.get(*instance)?.module, source.reading.captures.indices.clone()))
+    Some((bound.instances.get(instance.index())?.module, source.reading.captures.indices.clone()))
 }
 
 /// Picks modules before anything is made of them: tables of rows of all layers of a large model would be large too.
@@ -147,8 +147,8 @@ fn picked(bound: &Bound, catalog: &Catalog, limits: &Limits, left_out: &mut usiz
 }
 
 /// Returns which part of which attention a parameter is.
-fn part(bound: &Bound, param: usize) -> Option<(Part, &AttentionPart)> {
-    let declared = bound.parts.get(param)?.as_ref()?;
+fn part(bound: &Bound, param: ParamId) -> Option<(Part, &AttentionPart)> {
+    let declared = bound.parts.get(param.index())?.as_ref()?;
     let part = match declared.role {
         ParamRole::Q => Part::Query,
         ParamRole::K => Part::Key,
@@ -160,9 +160,9 @@ fn part(bound: &Bound, param: usize) -> Option<(Part, &AttentionPart)> {
 }
 
 /// Reads one parameter's blocks in a tensor; `None` where they do not hold it whole.
-fn held(source: &SourceTensor, param: usize, part: Part, declared: &AttentionPart) -> Option<Held> {
+fn held(source: &SourceTensor, param: ParamId, part: Part, declared: &AttentionPart) -> Option<Held> {
     let is_bias = declared.is_bias;
-    let own = |all: &[(usize, Arc<AxisSizes>)]| {
+    let own = |all: &[(ParamId, Arc<AxisSizes>)]| {
         let sizes = all.iter().find(|(other, _)| *other == param).map(|(_, sizes)| Arc::clone(sizes));
         sizes.and_then(|sizes| factors(declared, &sizes))
     };

@@ -8,7 +8,7 @@ use super::declared::Module;
 use super::sample::{self, Matrix, Placed, spread};
 use super::score::{self, Context, HeadReading, Others, Rows, Tally, Unfit};
 use super::verdict::Question;
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, EvidenceCode};
 use crate::format::Reader;
 use crate::parallel::in_parallel;
 use crate::progress::Progress;
@@ -234,7 +234,7 @@ fn numbers(reader: &dyn Reader, matrix: &Matrix) -> Result<Vec<f32>, Errors> {
     sample::read(reader, matrix).map_err(|error| {
         let catalog = reader.catalog();
         let diagnostic =
-            Diagnostic::error("evidence/read", format!("cannot read a tensor to weigh it: {error}"))
+            Diagnostic::error(EvidenceCode::Read, format!("cannot read a tensor to weigh it: {error}"))
                 .file(&catalog.path);
         match catalog.tensors.get(matrix.tensor) {
             Some(tensor) => diagnostic.tensor(&tensor.key).into(),

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use crate::catalog::{Catalog, TensorMeta};
-use crate::diag::Diagnostic;
+use crate::diag::{DataCode, Diagnostic};
 use crate::dtype::Dtype;
 use crate::plan::{Check, Loop, Requirement, unit};
 
@@ -74,7 +74,7 @@ pub(super) fn diagnostic(requirement: &Requirement, unmet: &Unmet, catalog: &Cat
             let (a, b) = (&catalog.tensors[first.0], &catalog.tensors[second.0]);
             let a_at = place(a, first.1, &check_loops(loops.iter().map(|l| (l.0, l.1))), unmet.first);
             let b_at = place(b, second.1, &check_loops(loops.iter().map(|l| (l.0, l.2))), unmet.first);
-            Diagnostic::error("data/unequal", requirement.meaning).tensor(&a.key).tensor(&b.key).found(
+            Diagnostic::error(DataCode::Unequal, requirement.meaning).tensor(&a.key).tensor(&b.key).found(
                 format!(
                     "{a_at} is {}, {b_at} is {}; {} elements differ",
                     show(a.dtype, unmet.values.0),
@@ -87,7 +87,7 @@ pub(super) fn diagnostic(requirement: &Requirement, unmet: &Unmet, catalog: &Cat
             let total = region.loops.iter().map(|l| l.0).product();
             let meta = &catalog.tensors[*source];
             let at = place(meta, region.offset, &check_loops(region.loops.iter().copied()), unmet.first);
-            Diagnostic::error("data/nonzero", requirement.meaning).tensor(&meta.key).found(format!(
+            Diagnostic::error(DataCode::Nonzero, requirement.meaning).tensor(&meta.key).found(format!(
                 "{at} is {}; {} elements are not zero",
                 show(meta.dtype, unmet.values.0),
                 differ(total)
@@ -107,7 +107,7 @@ pub(super) fn diagnostic(requirement: &Requirement, unmet: &Unmet, catalog: &Cat
 pub(super) fn unlike(requirement: &Requirement, catalog: &Catalog) -> Option<Diagnostic> {
     let Check::Equal { first, second, .. } = &requirement.check else { return None };
     let (a, b) = (&catalog.tensors[first.0], &catalog.tensors[second.0]);
-    let diagnostic = Diagnostic::error("data/unequal", requirement.meaning).tensor(&a.key).tensor(&b.key);
+    let diagnostic = Diagnostic::error(DataCode::Unequal, requirement.meaning).tensor(&a.key).tensor(&b.key);
     (a.dtype != b.dtype).then(|| diagnostic.found(format!("elements of type {} and {}", a.dtype, b.dtype)))
 }
 

@@ -7,7 +7,7 @@ use super::buffer::Buffer;
 use super::copy::permute;
 use super::part::{Part, elements, merged, walk};
 use crate::catalog::{Catalog, TensorMeta};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, ExecCode};
 use crate::plan::{Loop, unit};
 
 /// What a positioned read costs beside its bytes, in nanoseconds. These three need only be about right: they choose
@@ -297,7 +297,7 @@ fn read(
     let meta = &catalog.tensors[tensor];
     source.read_exact_at(meta.file, meta.offset + offset, target).map_err(|error| {
         let diagnostic =
-            Diagnostic::error("exec/read", format!("cannot read the weights: {error}")).tensor(&meta.key);
+            Diagnostic::error(ExecCode::Read, format!("cannot read the weights: {error}")).tensor(&meta.key);
         Errors::from(match catalog.files.get(meta.file) {
             Some(path) => diagnostic.file(path),
             None => diagnostic,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, ExecCode};
 pub use crate::format::output::Placement;
 use crate::parallel::with_threads;
 use crate::plan::{Plan, Step, ValueOp};
@@ -300,7 +300,7 @@ impl Run<'_> {
                     let message =
                         format!("cannot turn elements of type {} into {}", stored.dtype, tensor.dtype);
                     collector.push(
-                        Diagnostic::error("exec/convert-type", message)
+                        Diagnostic::error(ExecCode::ConvertType, message)
                             .tensor(&tensor.key)
                             .expected("F64, F32, F16 or BF16 on both sides"),
                     );
@@ -349,7 +349,7 @@ impl Run<'_> {
 
 fn overflow(tensor: &crate::plan::TensorPlan, losses: &losses::Losses) -> Diagnostic {
     let diagnostic = Diagnostic::error(
-        "exec/overflow",
+        ExecCode::Overflow,
         format!("finite values would become infinite as {}", tensor.dtype),
     )
     .tensor(&tensor.key)
@@ -362,5 +362,5 @@ fn overflow(tensor: &crate::plan::TensorPlan, losses: &losses::Losses) -> Diagno
 }
 
 fn cancelled() -> Errors {
-    Diagnostic::error("exec/cancelled", "cancelled before all weights were written").into()
+    Diagnostic::error(ExecCode::Cancelled, "cancelled before all weights were written").into()
 }

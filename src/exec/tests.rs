@@ -9,7 +9,7 @@ use super::testing::{Files, Watch, permutation, permuted, units};
 use super::*;
 use crate::catalog::{TensorMeta, row_major};
 use crate::dtype::Dtype;
-use crate::plan::{Check, Loop, Region, Requirement, StridedCopy, TensorPlan, unit};
+use crate::plan::{Affine, Check, Loop, Region, Requirement, StridedCopy, TensorPlan, unit};
 
 const DTYPES: [Dtype; 5] = [Dtype::U8, Dtype::BF16, Dtype::F32, Dtype::F64, Dtype::F4];
 
@@ -272,7 +272,7 @@ proptest! {
         let mut case = Case::default();
         let target_shape: Vec<u64> = order.iter().map(|&dim| shape[dim]).collect();
         let source = case.source(Dtype::BF16, &shape);
-        let value = ValueOp::Convert { from: Dtype::BF16, to: Dtype::F64, scale: 0.5, offset: 1.0 };
+        let value = ValueOp::Convert { from: Dtype::BF16, to: Dtype::F64, affine: Affine { scale: 0.5, offset: 1.0 } };
         let loops = permutation(&shape, &order);
         let copy = StridedCopy { source, source_offset: 0, target_offset: 0, loops, value, again: false };
         case.target(Dtype::F64, &target_shape, vec![Step::Copy(copy)], 0, 0);
@@ -318,7 +318,7 @@ proptest! {
             row_major(&target_shape).iter().zip(&target_shape).map(|(step, n)| at / step % n).collect();
         let found = diagnostic.found.as_deref().unwrap_or_default();
         let total = shape.iter().product::<u64>();
-        prop_assert_eq!((diagnostic.code, &diagnostic.tensors[..]), ("data/unequal", &["s0".to_owned(), "s1".into()][..]));
+        prop_assert_eq!((diagnostic.code.as_str(), &diagnostic.tensors[..]), ("data/unequal", &["s0".to_owned(), "s1".into()][..]));
         prop_assert!(found.contains(&format!(", {index:?} is 0x")), "{found} {index:?}");
         prop_assert!(found.ends_with(&format!("; {} of {total} elements differ", planted.len())), "{found}");
     }
@@ -340,7 +340,7 @@ fn plain(from: Dtype, to: Dtype, elements: u64) -> Case {
     let mut case = Case::default();
     let source = case.source(from, &[elements]);
     let value =
-        if from == to { ValueOp::Bits } else { ValueOp::Convert { from, to, scale: 1.0, offset: 0.0 } };
+        if from == to { ValueOp::Bits } else { ValueOp::Convert { from, to, affine: Affine::IDENTITY } };
     let loops = vec![Loop { count: elements, source_step: 1, target_step: 1 }];
     let copy = StridedCopy { source, source_offset: 0, target_offset: 0, loops, value, again: false };
     case.target(to, &[elements], vec![Step::Copy(copy)], 0, 0);
@@ -350,7 +350,7 @@ fn plain(from: Dtype, to: Dtype, elements: u64) -> Case {
 fn code(result: Result<ExecStats, Errors>) -> (&'static str, Vec<String>, String) {
     let errors = result.expect_err("fails");
     let diagnostic = &errors.diagnostics()[0];
-    (diagnostic.code, diagnostic.tensors.clone(), diagnostic.message.clone())
+    (diagnostic.code.as_str(), diagnostic.tensors.clone(), diagnostic.message.clone())
 }
 
 #[test]
@@ -429,7 +429,7 @@ fn all_failing_requirements_are_reported() {
     case.plan.requirements = vec![zero(0, 250, "a"), zero(0, 500, "b"), zero(260, 700, "c")];
     let errors = case.run(SMALL, 2, &sources, &case.empty_targets(), &Watch::new()).expect_err("not zero");
     let found: Vec<_> =
-        errors.diagnostics().iter().map(|d| (d.code, &d.message[..], d.found.as_deref())).collect();
+        errors.diagnostics().iter().map(|d| (d.code.as_str(), &d.message[..], d.found.as_deref())).collect();
     assert_eq!(
         found,
         [

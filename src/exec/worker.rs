@@ -15,7 +15,7 @@ use super::losses::Losses;
 use super::part::{Part, clip, compacted, elements, is_run, walk};
 use super::{Placement, Run};
 use crate::catalog::Catalog;
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, ExecCode};
 use crate::plan::{Check, Loop, Step, ValueOp, unit};
 
 /// How many converted values are put in their places at a time: few enough to stay in the cache.
@@ -243,7 +243,7 @@ impl<'a> Worker<'a> {
                     _ => format!("cannot write the output: {error}"),
                 };
                 let diagnostic =
-                    Diagnostic::error("exec/write", message).tensor(&self.run.plan.targets[target].key);
+                    Diagnostic::error(ExecCode::Write, message).tensor(&self.run.plan.targets[target].key);
                 match error.kind() {
                     io::ErrorKind::FileTooLarge => diagnostic.help(super::publish::LARGER_FILES),
                     _ => diagnostic,
@@ -322,8 +322,8 @@ impl Assembler<'_> {
             Step::Zero(_) => fill_zero(unit, target, part),
             Step::Copy(copy) => match copy.value {
                 ValueOp::Bits => self.gather.gather(copy.source, part, target)?,
-                ValueOp::Convert { from, to, scale, offset } => {
-                    let conversion = Conversion { from, to, scale, offset };
+                ValueOp::Convert { from, to, affine } => {
+                    let conversion = Conversion { from, to, scale: affine.scale, offset: affine.offset };
                     return self.convert(copy.source, conversion, part, target);
                 }
             },

@@ -141,7 +141,7 @@ fn picture(
         groups: group_words(mapping, layout, &rule.expr, drawing.sizes),
         parts: params.iter().map(|param| part(&seen, param, &shape)).collect(),
         shape: shape.clone(),
-        example: 0,
+        example: None,
     };
     let has_picture = kind.parts.iter().any(|part| part.head.is_some());
     let picture =

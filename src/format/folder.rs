@@ -9,7 +9,7 @@ use super::shards;
 use super::sniff::{self, Content};
 use super::store::OpenFile;
 use super::{FileSet, Format, OpenOptions, foreign, io_error, shown};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, FormatCode};
 
 /// The most entries that are looked at to find the files of a set.
 const MOST_ENTRIES: usize = 100_000;
@@ -97,7 +97,7 @@ pub(super) fn unread(folder: &Path, chosen: &Path, read: &[PathBuf]) -> Option<D
     let name = chosen.file_name().unwrap_or(chosen.as_os_str()).to_string_lossy();
     let message = format!("read: `{}`; not read: {}", shown(&name), list(&others));
     let help = "name the file instead of the folder where another is meant";
-    Some(Diagnostic::warning("format/other-weights", message).file(folder).help(help))
+    Some(Diagnostic::warning(FormatCode::OtherWeights, message).file(folder).help(help))
 }
 
 /// Returns the files of a set by name, `FOLDER/NAME` for one in a folder.
@@ -145,7 +145,10 @@ fn names_below(folder: &Path, depths: &BTreeSet<usize>) -> Result<Vec<String>, E
         if found.len() + below.len() > MOST_ENTRIES {
             let message = format!("the folder and those in it hold more than {MOST_ENTRIES} entries");
             let help = "name the folder that holds the files of the checkpoint and nothing else";
-            return Err(Diagnostic::error("format/ambiguous-folder", message).file(folder).help(help).into());
+            return Err(Diagnostic::error(FormatCode::AmbiguousFolder, message)
+                .file(folder)
+                .help(help)
+                .into());
         }
         if depths.contains(&depth) {
             found.extend(below.iter().cloned());
@@ -175,7 +178,7 @@ fn checkpoints<'a>(folder: &Path, names: &'a [String]) -> Vec<&'a str> {
 fn ambiguous(folder: &Path, kind: &str, several: &[&str]) -> Errors {
     let message = format!("the folder holds {} {kind}: {}", several.len(), list(several));
     let help = "name one of the files instead of the folder";
-    Diagnostic::error("format/ambiguous-folder", message).file(folder).help(help).into()
+    Diagnostic::error(FormatCode::AmbiguousFolder, message).file(folder).help(help).into()
 }
 
 /// Returns the names of a folder's visible entries, sorted.
@@ -218,7 +221,7 @@ fn nothing(folder: &Path, names: &[String]) -> Diagnostic {
     for name in names {
         let Ok(file) = OpenFile::open(&folder.join(name)) else { continue };
         if let Ok(Content::Foreign(diagnostic)) = sniff::sniff(&file, &OpenOptions::default())
-            && diagnostic.code != "format/unknown"
+            && diagnostic.code != FormatCode::Unknown
             && found.len() < MOST
         {
             found.push((name, diagnostic));
@@ -226,7 +229,7 @@ fn nothing(folder: &Path, names: &[String]) -> Diagnostic {
     }
     let below = foreign::weights_below(folder);
     let message = "the folder holds no file with weights that is read, and no index";
-    let diagnostic = Diagnostic::error("format/no-checkpoint", message).file(folder);
+    let diagnostic = Diagnostic::error(FormatCode::NoCheckpoint, message).file(folder);
     match &found[..] {
         _ if !below.is_empty() => diagnostic
             .found(foreign::listed(&below))

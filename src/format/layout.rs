@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::member::Split;
 use super::{Format, shown};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, FormatCode};
 use crate::dtype::Dtype;
 
 /// A tensor that will be written.
@@ -158,6 +158,9 @@ pub(super) struct FileContents<'a> {
 
 /// Describes what cannot happen with strings and integers, but is an error in serde_json's terms.
 pub(super) fn no_json(what: &str, error: &serde_json::Error) -> Errors {
-    Diagnostic::error("format/no-json", format!("cannot write {what} as JSON: {}", shown(&error.to_string())))
-        .into()
+    Diagnostic::error(
+        FormatCode::NoJson,
+        format!("cannot write {what} as JSON: {}", shown(&error.to_string())),
+    )
+    .into()
 }

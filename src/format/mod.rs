@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::dtype::Dtype;
 use crate::shown::escaped;
 
@@ -277,14 +277,14 @@ fn read_part(file: &Arc<OpenFile>, options: &OpenOptions, out: &mut Collector) -
         Content::Foreign(diagnostic) => Err((*diagnostic).into()),
         Content::Json => {
             let message = "it is a JSON text, not a checkpoint";
-            Err(Diagnostic::error("format/bad-header", message).file(&file.path).into())
+            Err(Diagnostic::error(FormatCode::BadHeader, message).file(&file.path).into())
         }
     }
 }
 
 /// Describes a failure of the file system; `action` completes "cannot …".
 fn io_error(path: &Path, action: &str, error: &io::Error) -> Diagnostic {
-    Diagnostic::error("format/io", format!("cannot {action}: {error}")).file(path)
+    Diagnostic::error(FormatCode::Io, format!("cannot {action}: {error}")).file(path)
 }
 
 /// Returns a name fit for a message: control characters escaped, the middle of a long name left out.
@@ -341,7 +341,7 @@ pub(crate) mod testing {
 
     /// Returns the codes of what is wrong.
     pub(crate) fn codes(result: &Result<Box<dyn Reader>, Errors>) -> Vec<&'static str> {
-        wrong(result).into_iter().map(|diagnostic| diagnostic.code).collect()
+        wrong(result).into_iter().map(|diagnostic| diagnostic.code.as_str()).collect()
     }
 
     /// Returns all texts of what is wrong in one.

@@ -12,7 +12,7 @@ use super::names::{index_name, shard_name};
 use super::shards::{index_bytes, name_problem};
 use super::spec::Shards;
 use super::{Format, numpy, shown};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 
 pub(crate) use super::layout::masked;
 pub use super::layout::{
@@ -52,7 +52,7 @@ pub fn lay_out(
     let count = shards.len();
     if count > 1 && !format.has_shards() {
         let message = format!("{format} checkpoints are one file; this one would be cut into {count}");
-        return Err(Diagnostic::error("format/no-shards", message)
+        return Err(Diagnostic::error(FormatCode::NoShards, message)
             .help("leave out `--max-shard-size`")
             .into());
     }
@@ -60,7 +60,7 @@ pub fn lay_out(
         && count > most
     {
         let message = format!("it would be cut into {count} files, and {format} numbers at most {most}");
-        return Err(Diagnostic::error("format/no-shards", message)
+        return Err(Diagnostic::error(FormatCode::NoShards, message)
             .help("give a larger `--max-shard-size`")
             .into());
     }
@@ -146,7 +146,7 @@ pub fn lay_out_set(
         let message = format!(
             "the layout says in which file each tensor lies, and a {format} checkpoint is several files"
         );
-        return Err(Diagnostic::error("format/no-sets", message)
+        return Err(Diagnostic::error(FormatCode::NoSets, message)
             .help("choose another with `--format`")
             .into());
     }
@@ -193,7 +193,7 @@ fn check_paths<'n>(names: impl Iterator<Item = &'n str> + Clone) -> Result<(), E
         if let Some(problem) = problem {
             let message = format!("the layout would write the file `{}`, which {problem}", shown(name));
             out.push(
-                Diagnostic::error("format/path-escape", message)
+                Diagnostic::error(FormatCode::PathEscape, message)
                     .expected("a file below the output's folder")
                     .help("do not trust the names in this checkpoint, or correct the layout's template"),
             );
@@ -201,7 +201,9 @@ fn check_paths<'n>(names: impl Iterator<Item = &'n str> + Clone) -> Result<(), E
         let folders = name.match_indices('/').map(|(at, _)| &name[..at]);
         if let Some(file) = folders.into_iter().find(|folder| all.contains(folder)) {
             let message = format!("`{}` would be both a file and a folder", shown(file));
-            out.push(Diagnostic::error("format/path-escape", message).help("correct the layout's templates"));
+            out.push(
+                Diagnostic::error(FormatCode::PathEscape, message).help("correct the layout's templates"),
+            );
         }
     }
     out.finish(()).map(|_| ())
@@ -226,7 +228,7 @@ fn file_name(name: &str, format: Format) -> Result<String, Errors> {
             let message =
                 format!("the layout names the file `{}`, which is no name of a {format} file", shown(name));
             let help = format!("leave out `--format`, or write the format `{named}`");
-            Err(Diagnostic::error("format/ending", message).help(help).into())
+            Err(Diagnostic::error(FormatCode::Ending, message).help(help).into())
         }
     }
 }
@@ -235,7 +237,7 @@ fn not_written(format: Format) -> Errors {
     let message = format!("{format} files are read, not written");
     let names: Vec<&str> =
         Format::ALL.iter().filter(|format| format.is_written()).map(|f| f.name()).collect();
-    Diagnostic::error("format/not-written", message)
+    Diagnostic::error(FormatCode::NotWritten, message)
         .help(format!("choose another with `--format`: {}", names.join(", ")))
         .into()
 }
@@ -253,7 +255,7 @@ fn check(tensors: &[OutputTensor<'_>]) -> Result<(Vec<u64>, u64), Errors> {
     for tensor in tensors {
         let mut fail = |code, message: String| out.push(Diagnostic::error(code, message).tensor(tensor.key));
         if !seen.insert(tensor.key) {
-            fail("format/duplicate-key", "two tensors of the output have this name".to_owned());
+            fail(FormatCode::DuplicateKey, "two tensors of the output have this name".to_owned());
         }
         let elements = tensor.shape.iter().try_fold(1_u64, |product, &size| product.checked_mul(size.max(1)));
         let elements = elements.map(|product| if tensor.shape.contains(&0) { 0 } else { product });
@@ -265,16 +267,16 @@ fn check(tensors: &[OutputTensor<'_>]) -> Result<(Vec<u64>, u64), Errors> {
                 sizes.push(size);
             }
             None if elements.is_some_and(|elements| !elements.is_multiple_of(of_block)) => fail(
-                "format/sub-byte",
+                FormatCode::SubByte,
                 format!("{:?} {dtype} end inside a block of {of_block} elements", tensor.shape),
             ),
             None => {
-                fail("format/shape-overflow", format!("the size of {:?} {dtype} overflows", tensor.shape))
+                fail(FormatCode::ShapeOverflow, format!("the size of {:?} {dtype} overflows", tensor.shape))
             }
         }
     }
     if total.is_none() {
-        out.push(Diagnostic::error("format/shape-overflow", "the size of all tensors overflows 64 bits"));
+        out.push(Diagnostic::error(FormatCode::ShapeOverflow, "the size of all tensors overflows 64 bits"));
     }
     let total = total.unwrap_or(0).saturating_sub(OVERHEAD);
     out.finish((sizes, total)).map(|(value, _)| value)
@@ -334,7 +336,7 @@ mod tests {
     }
 
     fn code(result: Result<OutputLayout, Errors>) -> &'static str {
-        result.expect_err("refused").diagnostics()[0].code
+        result.expect_err("refused").diagnostics()[0].code.as_str()
     }
 
     /// Parses a header as the reference implementation does.

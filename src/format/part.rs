@@ -9,17 +9,17 @@ use super::member::Membership;
 use super::store::{OpenFile, Store};
 use super::{Format, Reader, shown};
 use crate::catalog::{Catalog, TensorMeta, row_major};
-use crate::diag::{Collector, Diagnostic, Errors, Severity};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode, Severity};
 
 /// The codes of tensors that are sound and of a kind that is not read.
-const UNREAD: &[&str] = &[
-    "format/unsupported-tensor",
-    "format/unsupported-dtype",
-    "format/hdf5-storage",
-    "format/zip-method",
-    "format/unknown-dtype",
-    "format/object-array",
-    "format/opaque-dtype",
+const UNREAD: &[FormatCode] = &[
+    FormatCode::UnsupportedTensor,
+    FormatCode::UnsupportedDtype,
+    FormatCode::Hdf5Storage,
+    FormatCode::ZipMethod,
+    FormatCode::UnknownDtype,
+    FormatCode::ObjectArray,
+    FormatCode::OpaqueDtype,
 ];
 
 /// One file of a checkpoint, or the files that its format keeps together: open, with its header checked.
@@ -71,7 +71,7 @@ impl Part {
     pub(crate) fn refuse(&mut self, key: String, diagnostic: Diagnostic, out: &mut Collector) {
         let diagnostic = diagnostic.file(self.path());
         let diagnostic = if diagnostic.tensors.is_empty() { diagnostic.tensor(&key) } else { diagnostic };
-        if UNREAD.contains(&diagnostic.code) {
+        if UNREAD.iter().any(|code| diagnostic.code == *code) {
             self.unread.push((key, diagnostic));
         } else {
             out.push(diagnostic);
@@ -156,7 +156,7 @@ fn check_distinct(parts: &[Part], out: &mut Collector) {
                     let message = format!("the tensor is in two files, `{}` and `{}`", names.0, names.1);
                     (message, "find out which of the two is meant: an index that names its file decides")
                 };
-                let diagnostic = Diagnostic::error("format/duplicate-key", message).tensor(&entry.key);
+                let diagnostic = Diagnostic::error(FormatCode::DuplicateKey, message).tensor(&entry.key);
                 out.push(diagnostic.file(part.path()).help(help));
             }
         }
@@ -170,7 +170,7 @@ fn merge_metadata(parts: &[Part], out: &mut Collector) -> BTreeMap<String, Strin
             let kept = merged.entry(key.clone()).or_insert_with(|| value.clone());
             if kept != value {
                 let message = format!("the files' metadata disagree about `{}`", shown(key));
-                let diagnostic = Diagnostic::warning("format/metadata-conflict", message).file(part.path());
+                let diagnostic = Diagnostic::warning(FormatCode::MetadataConflict, message).file(part.path());
                 let texts = (shown(kept), shown(value));
                 out.push(
                     diagnostic

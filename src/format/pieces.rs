@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::listing::names_in;
 use super::shards::{self, IndexOf};
 use super::{OpenOptions, shown};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, FormatCode};
 
 /// A name of one of several files, `STEM-00001-of-00003ENDING`.
 #[derive(Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ pub(super) fn whole(path: &Path, options: &OpenOptions) -> Result<Whole, Errors>
             );
             let help =
                 format!("name the index or the folder, `{}`; {alone}", shown(&folder.to_string_lossy()));
-            return Err(Diagnostic::error("format/one-shard", message).file(path).help(help).into());
+            return Err(Diagnostic::error(FormatCode::OneShard, message).file(path).help(help).into());
         }
         None => {}
     }
@@ -123,7 +123,7 @@ pub(super) fn whole(path: &Path, options: &OpenOptions) -> Result<Whole, Errors>
             missing.len()
         );
         let diagnostic =
-            Diagnostic::error("format/missing-shard", message).file(path).found(shards::missing(&missing));
+            Diagnostic::error(FormatCode::MissingShard, message).file(path).found(shards::missing(&missing));
         return Err(diagnostic.help(format!("fetch them too; {alone}")).into());
     }
     let mut paths = Vec::with_capacity(all.len());

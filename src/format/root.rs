@@ -5,7 +5,7 @@ use std::path::Path;
 use indexmap::IndexMap;
 
 use super::{OpenOptions, shown};
-use crate::diag::{Collector, Diagnostic, Errors, nearest};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode, nearest};
 
 /// What containers of weights are called. One of these that stands alone is looked into without being asked for.
 const CONTAINERS: &[&str] = &[
@@ -145,7 +145,7 @@ fn report(file: &Path, root: &str, skipped: IndexMap<String, (usize, String)>, o
     }
     let place = if root.is_empty() { String::new() } else { format!(" beside or in `{}`", shown(root)) };
     let message = format!("not read{place}: {}", texts.join(", "));
-    let mut diagnostic = Diagnostic::warning("format/skipped", message).file(file);
+    let mut diagnostic = Diagnostic::warning(FormatCode::Skipped, message).file(file);
     for name in skipped.into_keys() {
         diagnostic = diagnostic.tensor(name);
     }
@@ -236,7 +236,7 @@ fn ambiguous(file: &Path, root: &[String], containers: &IndexMap<&str, usize>, d
         "say which with `--root`, as in `--root {}`; `--root /` takes all of them",
         shown(&example.join("."))
     );
-    Diagnostic::error("format/ambiguous-root", message).file(file).found(texts.join(", ")).help(help).into()
+    Diagnostic::error(FormatCode::AmbiguousRoot, message).file(file).found(texts.join(", ")).help(help).into()
 }
 
 /// Returns the path of the container that is asked for: names joined by `.` or `/`, where a name may itself have dots; `/`
@@ -266,7 +266,7 @@ fn asked<T>(file: &Path, leaves: &[Leaf<T>], root: &str) -> Result<Vec<String>, 
     known.sort();
     known.dedup();
     let message = format!("there is no container `{}` with tensors in it", shown(root));
-    let diagnostic = Diagnostic::error("format/no-root", message).file(file);
+    let diagnostic = Diagnostic::error(FormatCode::NoRoot, message).file(file);
     let names: Vec<String> = known.iter().take(20).map(|name| format!("`{}`", shown(name))).collect();
     let found = if names.is_empty() { "no containers".to_owned() } else { names.join(", ") };
     let diagnostic = diagnostic.found(found);

@@ -13,7 +13,7 @@ use super::part::{Part, PartsReader, assemble};
 use super::safetensors::header::LIMIT;
 use super::store::open_regular;
 use super::{OpenOptions, foreign, io_error, open_part, shown, split};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::fold::fold_keys;
 
 /// An index's content.
@@ -82,7 +82,7 @@ fn read_text_over(path: &Path, free: u64) -> Result<String, Errors> {
                 "the index has {} bytes, more than the files beside it, which have {beside}",
                 metadata.len()
             );
-            let error = Diagnostic::error("format/bad-index", message).file(path);
+            let error = Diagnostic::error(FormatCode::BadIndex, message).file(path);
             return Err(error.help("put it beside the files that it names; finish the download").into());
         }
     }
@@ -99,7 +99,7 @@ fn size_beside(path: &Path) -> u64 {
 
 fn parse_index(text: &str, path: &Path, out: &mut Collector) -> Index {
     let mut index = Index::default();
-    let fail = |message: String| Diagnostic::error("format/bad-index", message).file(path);
+    let fail = |message: String| Diagnostic::error(FormatCode::BadIndex, message).file(path);
     let no_index = "name the index of a sharded checkpoint, a safetensors file or a folder";
     let fields = match Json::parse_map(without_mark(text)) {
         Ok(fields) => fields,
@@ -109,7 +109,8 @@ fn parse_index(text: &str, path: &Path, out: &mut Collector) -> Index {
         }
     };
     let twice = |place: &str, key: &str| {
-        Diagnostic::error("format/duplicate-key", format!("{place} holds `{}` twice", shown(key))).file(path)
+        Diagnostic::error(FormatCode::DuplicateKey, format!("{place} holds `{}` twice", shown(key)))
+            .file(path)
     };
     for key in repeated(&fields) {
         out.push(twice("the index", key));
@@ -172,7 +173,7 @@ fn resolve(
     for &name in names {
         if let Some(problem) = name_problem(name) {
             let message = format!("the index names the shard `{}`, which {problem}", shown(name));
-            let diagnostic = Diagnostic::error("format/path-escape", message).file(index_path);
+            let diagnostic = Diagnostic::error(FormatCode::PathEscape, message).file(index_path);
             out.push(
                 diagnostic.expected("a file below the index's folder").help("do not trust this checkpoint"),
             );
@@ -193,7 +194,7 @@ fn resolve(
             names.len(),
             self::missing(&missing)
         );
-        let diagnostic = Diagnostic::error("format/missing-shard", message).file(index_path);
+        let diagnostic = Diagnostic::error(FormatCode::MissingShard, message).file(index_path);
         out.push(diagnostic.help("finish the download"));
     }
     paths
@@ -245,7 +246,7 @@ pub(super) fn check_link(
         return Ok(());
     }
     let message = format!("`{}` is a symbolic link that leaves the folder", shown(name));
-    let diagnostic = Diagnostic::error("format/path-escape", message).file(path);
+    let diagnostic = Diagnostic::error(FormatCode::PathEscape, message).file(path);
     let diagnostic = diagnostic.found(format!("`{}`", shown(&target.to_string_lossy())));
     Err(diagnostic
         .help("if you trust the link, as in the cache of huggingface_hub, give `--allow outside-link`")
@@ -271,7 +272,7 @@ fn decide(index: &Index, index_path: &Path, names: &[&str], parts: &mut [Part], 
                 let homes = index.weight_map.get(&tensor.key).into_iter().flatten();
                 let homes: Vec<String> = homes.map(|home| format!("`{}`", shown(home))).collect();
                 let message = format!("`{}` holds it too; the index says {}", shown(name), homes.join(", "));
-                let warning = Diagnostic::warning("format/index-decides", message).file(index_path);
+                let warning = Diagnostic::warning(FormatCode::IndexDecides, message).file(index_path);
                 out.push(warning.tensor(&tensor.key));
             }
             !is_elsewhere
@@ -297,7 +298,7 @@ fn cross_check(
             total = total.saturating_add(entry.bytes());
             if listed.is_none() {
                 let message = format!("`{}` holds a tensor that the index does not list", shown(name));
-                let diagnostic = Diagnostic::warning("format/not-indexed", message).file(index_path);
+                let diagnostic = Diagnostic::warning(FormatCode::NotIndexed, message).file(index_path);
                 out.push(diagnostic.tensor(&entry.key).help("it is read all the same"));
             }
         }
@@ -321,7 +322,7 @@ fn cross_check(
         let place =
             place.map_or("no other file has it".to_owned(), |place| format!("it is in `{}`", shown(place)));
         let message = format!("the index places it in `{}`, which does not hold it; {place}", shown(shard));
-        let diagnostic = Diagnostic::error("format/index-tensor-not-in-shard", message).file(index_path);
+        let diagnostic = Diagnostic::error(FormatCode::IndexTensorNotInShard, message).file(index_path);
         out.push(diagnostic.tensor(key).help("correct the index, or fetch the checkpoint again"));
     }
     // The optimizer's state counts there and may have been left out.
@@ -333,7 +334,7 @@ fn cross_check(
         && stated.as_f64() != Some(total as f64)
     {
         let message = format!("the index says that the tensors have {stated} bytes, they have {total}");
-        out.push(Diagnostic::warning("format/total-size", message).file(index_path));
+        out.push(Diagnostic::warning(FormatCode::TotalSize, message).file(index_path));
     }
 }
 
@@ -431,7 +432,7 @@ fn leave_out_optimizer(index_path: &Path, parts: &mut [Part], out: &mut Collecto
     if count > 0 {
         parts.iter_mut().for_each(|part| part.tensors.retain(|tensor| !of_optimizer(&tensor.key)));
         let message = format!("not read: `optimizer` (the optimizer's state, {count} tensors)");
-        out.push(Diagnostic::warning("format/skipped", message).file(index_path).tensor("optimizer"));
+        out.push(Diagnostic::warning(FormatCode::Skipped, message).file(index_path).tensor("optimizer"));
     }
 }
 
@@ -456,7 +457,7 @@ mod tests {
     }
 
     fn warnings(reader: &dyn Reader) -> Vec<&'static str> {
-        reader.catalog().warnings.iter().map(|warning| warning.code).collect()
+        reader.catalog().warnings.iter().map(|warning| warning.code.as_str()).collect()
     }
 
     #[test]

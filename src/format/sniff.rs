@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::spec::Probe;
 use super::store::OpenFile;
 use super::{Format, OpenOptions, foreign, safetensors, zip};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, FormatCode};
 
 /// How many bytes are looked at from the start.
 const HEAD: u64 = 1024;
@@ -83,7 +83,7 @@ pub(super) fn sniff(file: &Arc<OpenFile>, options: &OpenOptions) -> Result<Conte
 
 fn unknown_archive(path: &Path, entries: &[zip::read::Entry]) -> Diagnostic {
     let names: Vec<String> = entries.iter().map(|entry| entry.name.clone()).collect();
-    Diagnostic::error("format/zip", "it is a zip archive without weights that are known")
+    Diagnostic::error(FormatCode::Zip, "it is a zip archive without weights that are known")
         .file(path)
         .expected("a PyTorch archive (data.pkl), a NumPy archive (*.npy) or a Keras archive (*.weights.h5)")
         .found(foreign::listed(&names))

@@ -3,7 +3,7 @@
 use super::member::Membership;
 use super::part::Part;
 use super::{OpenOptions, foreign};
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{Collector, Diagnostic, FormatCode};
 
 /// Checks what the files themselves say of others; `listed` where an index names the files.
 pub(super) fn check(parts: &[Part], listed: bool, options: &OpenOptions, out: &mut Collector) {
@@ -34,7 +34,7 @@ fn check_split(parts: &[Part], out: &mut Collector) {
     let is_whole = numbers.len() == parts.len()
         && numbers.len() as u64 == first.count
         && parts.iter().filter_map(of).all(|split| split.count == first.count && split.number < first.count);
-    let fail = |message: String| Diagnostic::error("format/missing-shard", message).file(part.path());
+    let fail = |message: String| Diagnostic::error(FormatCode::MissingShard, message).file(part.path());
     if !is_whole {
         let message = format!(
             "it says that it is part {} of {} GGUF files (`split.no`, `split.count`)",

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
 use super::io_error;
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, FormatCode};
 use crate::positioned::{Handle, read_exact_at, write_all_at};
 
 /// Bytes that are read at given places, by any number of threads at once.
@@ -31,7 +31,7 @@ pub(crate) struct OpenFile {
 pub(super) fn open_regular(path: &Path) -> Result<(File, std::fs::Metadata), Errors> {
     let fail = |error| io_error(path, "open it", &error);
     if !std::fs::metadata(path).map_err(fail)?.is_file() {
-        return Err(Diagnostic::error("format/not-a-file", "it is not a regular file").file(path).into());
+        return Err(Diagnostic::error(FormatCode::NotAFile, "it is not a regular file").file(path).into());
     }
     let file = File::open(path).map_err(fail)?;
     let metadata = file.metadata().map_err(fail)?;
@@ -57,7 +57,7 @@ impl OpenFile {
         let end = start.checked_add(length).filter(|&end| end <= self.size);
         let (Some(_), Ok(length)) = (end, usize::try_from(length)) else {
             let message = format!("the file ends at {}, inside {length} bytes at {start}", self.size);
-            return Err(Diagnostic::error("format/truncated", message).file(&self.path).into());
+            return Err(Diagnostic::error(FormatCode::Truncated, message).file(&self.path).into());
         };
         let mut bytes = vec![0; length];
         self.read_exact_at(start, &mut bytes).map_err(|error| io_error(&self.path, "read it", &error))?;
@@ -97,7 +97,7 @@ impl OpenFile {
             now.len()
         );
         let help = "run again when nothing writes to it";
-        Err(Diagnostic::error("format/changed", message).file(&self.path).help(help).into())
+        Err(Diagnostic::error(FormatCode::Changed, message).file(&self.path).help(help).into())
     }
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use half::{bf16, f16};
 
 use crate::catalog::{TensorMeta, row_major};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, InferCode};
 use crate::dtype::Dtype;
 use crate::exec::{bf16_bits, f16_bits};
 use crate::format::Reader;
@@ -71,7 +71,7 @@ impl<'a> Content<'a> {
 
     fn bytes(&self, tensor: &TensorMeta, offset: u64, buffer: &mut [u8]) -> Result<(), Errors> {
         self.reader.read_exact_at(tensor.file, offset, buffer).map_err(|error| {
-            let error = Diagnostic::error("infer/read", format!("cannot read it: {error}"));
+            let error = Diagnostic::error(InferCode::Read, format!("cannot read it: {error}"));
             error.tensor(tensor.key.clone()).into()
         })
     }

@@ -5,7 +5,7 @@ use jsonc_parser::common::Ranged;
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 
 use super::Parts;
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, InferCode};
 use crate::mapping::print::quoted;
 
 /// Adds axes, parameters and layouts to the text of a mapping file.
@@ -14,9 +14,9 @@ use crate::mapping::print::quoted;
 /// Returns what is no mapping file, and a parameter, a layout or another axis of a name that is to be added.
 pub fn merge(text: &str, parts: &Parts) -> Result<String, Errors> {
     let parsed = parse_to_ast(text, &CollectOptions::default(), &ParseOptions::default())
-        .map_err(|error| Diagnostic::error("infer/into", format!("it is no mapping file: {error}")))?;
+        .map_err(|error| Diagnostic::error(InferCode::Into, format!("it is no mapping file: {error}")))?;
     let Some(Value::Object(top)) = &parsed.value else {
-        return Err(Diagnostic::error("infer/into", "it is no mapping file: no object").into());
+        return Err(Diagnostic::error(InferCode::Into, "it is no mapping file: no object").into());
     };
     let layouts = parts.layouts.iter().map(|layout| (layout.name.clone(), layout.text.clone())).collect();
     let sections = [("axes", &parts.axes), ("params", &parts.params), ("layouts", &layouts)];
@@ -60,7 +60,7 @@ fn taken(section: &str, name: &str) -> Diagnostic {
     } else {
         what
     };
-    Diagnostic::error("infer/into", format!("the file has the {what} `{name}` already")).help(
+    Diagnostic::error(InferCode::Into, format!("the file has the {what} `{name}` already")).help(
         "give other names, --source-layout and --target-layout, or write a file of its own with --output",
     )
 }

@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use super::rotary::{Rotary, rotary};
 use super::seen::{Seen, ranges};
 use super::words::{describe, dim_names, group_words};
-use crate::bind::{AxisSizes, Bound, SourceTensor};
+use crate::bind::{AxisSizes, Bound, SourceId, SourceTensor};
 use crate::catalog::Catalog;
 use crate::dtype::Dtype;
 use crate::fold::fold_keys;
@@ -28,8 +28,8 @@ pub struct Kind {
     pub groups: Option<String>,
     /// What they hold.
     pub parts: Vec<Part>,
-    /// One of them, an index into [`Bound::sources`].
-    pub example: usize,
+    /// One of them, where they are of a checkpoint and not a layout's alone.
+    pub example: Option<SourceId>,
 }
 
 /// A parameter in a tensor.
@@ -79,8 +79,8 @@ impl Kind {
 
 /// Returns the kinds of tensors that a checkpoint's layout explains, in the order of the rules.
 pub fn kinds(mapping: &Mapping, layout: &Layout, bound: &Bound, catalog: &Catalog) -> Vec<Kind> {
-    let mut groups: IndexMap<(usize, Dtype, Vec<u64>), Vec<usize>> = IndexMap::new();
-    for (at, source) in bound.sources.iter().enumerate() {
+    let mut groups: IndexMap<(usize, Dtype, Vec<u64>), Vec<SourceId>> = IndexMap::new();
+    for (at, source) in (0..).map(SourceId::new).zip(&bound.sources) {
         let tensor = &catalog.tensors[source.tensor];
         groups.entry((source.reading.rule, tensor.dtype, tensor.shape.clone())).or_default().push(at);
     }
@@ -88,8 +88,14 @@ pub fn kinds(mapping: &Mapping, layout: &Layout, bound: &Bound, catalog: &Catalo
     groups.into_values().map(|members| kind(mapping, layout, bound, catalog, &members)).collect()
 }
 
-/// Tells of tensors of one rule, type and shape, indices into [`Bound::sources`], by the first of them.
-pub fn kind(mapping: &Mapping, layout: &Layout, bound: &Bound, catalog: &Catalog, members: &[usize]) -> Kind {
+/// Tells of tensors of one rule, type and shape by the first of them.
+pub fn kind(
+    mapping: &Mapping,
+    layout: &Layout,
+    bound: &Bound,
+    catalog: &Catalog,
+    members: &[SourceId],
+) -> Kind {
     let example = members[0];
     let source = &bound.sources[example];
     let tensor = &catalog.tensors[source.tensor];
@@ -105,7 +111,7 @@ pub fn kind(mapping: &Mapping, layout: &Layout, bound: &Bound, catalog: &Catalog
         groups: group_words(mapping, layout, expr, &sizes),
         parts: parts(mapping, layout, bound, source, &tensor.shape),
         shape: tensor.shape.clone(),
-        example,
+        example: Some(example),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::sizes::deduce;
-use crate::bind::{AxisSizes, Bound, Reading};
+use crate::bind::{AxisSizes, Bound, ParamId, Reading};
 use crate::mapping::key::Captures;
 use crate::mapping::{Layout, Mapping, Rule};
 use crate::notation::{AxisName, Expr, for_each_axis};
@@ -44,8 +44,8 @@ impl<'a> Seen<'a> {
     /// Sees a tensor of a bound checkpoint.
     pub fn new(mapping: &'a Mapping, layout: &'a Layout, bound: &Bound, reading: &'a Reading) -> Seen<'a> {
         let rule = &layout.rules[reading.rule];
-        let name = |id: usize| bound.params.get(id).cloned().unwrap_or_default();
-        let named = |all: &[(usize, Arc<AxisSizes>)]| {
+        let name = |id: ParamId| bound.params.get(id.index()).cloned().unwrap_or_default();
+        let named = |all: &[(ParamId, Arc<AxisSizes>)]| {
             all.iter().map(|(id, sizes)| (name(*id), AxisSizes::clone(sizes))).collect()
         };
         let mut known: Vec<(String, AxisSizes)> = named(&reading.known);

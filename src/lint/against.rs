@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::bind::{Allow, BindOptions, Bound, bind};
 use crate::catalog::{Catalog, TensorMeta, row_major};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{BindCode, Collector, Diagnostic, Errors, LintCode};
 use crate::dtype::Dtype;
 use crate::fold::fold_keys;
 use crate::mapping::key::Template;
@@ -15,7 +15,7 @@ use crate::notation::{AxisName, for_each_axis};
 use crate::span::Span;
 
 /// Errors of binding that the table tells better.
-const TOLD: &[&str] = &["bind/unmatched", "bind/nothing"];
+const TOLD: &[BindCode] = &[BindCode::Unmatched, BindCode::Nothing];
 
 /// What a layout makes of a checkpoint's names and shapes.
 #[derive(Debug)]
@@ -124,9 +124,7 @@ impl Coverage {
                 "names": stranger.names, "nearest": stranger.nearest, "why": stranger.why,
             })).collect::<Vec<_>>(),
             "open": self.open.iter().map(|open| open.message.clone()).collect::<Vec<_>>(),
-            "errors": self.errors.iter().map(|error| {
-                serde_json::json!({ "code": error.code, "message": error.message, "tensors": error.folded_tensors() })
-            }).collect::<Vec<_>>(),
+            "errors": self.errors,
         })
     }
 }
@@ -164,7 +162,7 @@ pub fn cover(mapping: &Mapping, layout: &Layout, catalog: &Catalog, options: &Bi
         }
     };
     let (open, errors): (Vec<_>, Vec<_>) =
-        errors.into_iter().partition(|error| error.code == "bind/open-size");
+        errors.into_iter().partition(|error| error.code == BindCode::OpenSize);
     let found_elsewhere = |param: &str, own: usize| {
         let others = layout.rules.iter().zip(&matched).enumerate().filter(|(at, _)| *at != own);
         others
@@ -200,8 +198,8 @@ pub fn cover(mapping: &Mapping, layout: &Layout, catalog: &Catalog, options: &Bi
     let empty = layout.rules.iter().zip(&matched).filter(|(_, matched)| matched.is_empty());
     let empty: Vec<&Span> = empty.map(|(rule, _)| &rule.template.span).collect();
     let is_told = |error: &Diagnostic| {
-        TOLD.contains(&error.code)
-            || error.code == "bind/missing" && error.rule.as_ref().is_none_or(|span| empty.contains(&span))
+        TOLD.iter().any(|code| error.code == *code)
+            || error.code == BindCode::Missing && error.rule.as_ref().is_none_or(|span| empty.contains(&span))
     };
     Coverage {
         layout: format!("{}/{}", mapping.family, layout.name),
@@ -333,7 +331,7 @@ fn fits(word: &str, wanted: &str) -> bool {
 /// Returns everything that is not of this form.
 pub fn listed(path: &Path, text: &[u8]) -> Result<(Catalog, u64), Errors> {
     let fail = |message: String| {
-        Diagnostic::error("lint/list", message)
+        Diagnostic::error(LintCode::List, message)
             .file(path)
             .expected("{\"NAME\": {\"dtype\": \"F32\", \"shape\": [2, 3]}} or {\"NAME\": [2, 3]}")
     };

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::model::{Model, Place};
 use super::setting::Setting;
 use super::trial::Checkpoint;
+use crate::mapping::Affine;
 use crate::mapping::forward::{Forward, Rotary, RotaryStyle};
 use crate::mapping::key::{Captures, Template};
 use crate::verify::forward::{Differences, ForwardError, ForwardSide, compare_module};
@@ -143,19 +144,19 @@ impl<'s, 'a> Attention<'s, 'a> {
         measure: &dyn Fn(&Differences) -> f64,
     ) -> Option<Located> {
         let params = self.params(wrong, templates);
-        let affine = [0, 1].map(|side| -> Vec<(f64, f64)> {
+        let affine = [0, 1].map(|side| -> Vec<Affine> {
             let model = Model { setting: self.setting, side };
             let tensors = self.sides[side].tensors.iter();
-            tensors.map(|stored| model.affine(stored.tensor.rule).unwrap_or((1.0, 0.0))).collect()
+            tensors.map(|stored| model.affine(stored.tensor.rule).unwrap_or(Affine::IDENTITY)).collect()
         });
         let alone = |side: usize, is_it: &dyn Fn(usize, usize) -> bool| {
             self.bytes(side, &|at, flat| {
                 let stored = &self.sides[side].tensors[at];
                 let place = &stored.places[flat];
-                let (scale, offset) = affine[side][at];
+                let affine = affine[side][at];
                 match place {
-                    _ if is_it(at, flat) => scale + offset,
-                    Some(place) if params.contains(&place.param) => offset,
+                    _ if is_it(at, flat) => affine.apply(1.0),
+                    Some(place) if params.contains(&place.param) => affine.apply(0.0),
                     _ => stored.values[flat],
                 }
             })

@@ -8,7 +8,7 @@ use super::picture::draw;
 use super::setting::Setting;
 use super::trial::{Checkpoint, convert};
 use super::{Finding, Report};
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, LintCode};
 use crate::mapping::Layout;
 
 /// A pair whose computations differ.
@@ -87,7 +87,7 @@ fn finding(pairs: &Pairs<'_>, kind: &str, culprit: &str, sure: bool, its: &[Diff
     // The clearest counter-example is against the canonical order.
     let clearest = its.iter().find(|difference| difference.layouts.iter().any(|layout| is_canonical(layout)));
     let Some(clearest) = clearest.or(its.first()) else {
-        return Diagnostic::error("lint/forward", "attention differs").into();
+        return Diagnostic::error(LintCode::Forward, "attention differs").into();
     };
     let wrong = usize::from(clearest.layouts[0].name != culprit);
     let (layout, other) = (clearest.layouts[wrong], clearest.layouts[1 - wrong]);
@@ -99,7 +99,7 @@ fn finding(pairs: &Pairs<'_>, kind: &str, culprit: &str, sure: bool, its: &[Diff
         (_, true) => format!("the expressions of `{culprit}` contradict its `forward`{of}"),
         (_, false) => format!("`{culprit}` and `{}` do not compute the same attention{of}", other.name),
     };
-    let mut diagnostic = Diagnostic::error("lint/forward", message);
+    let mut diagnostic = Diagnostic::error(LintCode::Forward, message);
     let forward = layout.forwards.get(kind);
     let mut picture = Vec::new();
     let setting = pairs.setting(clearest.at);

@@ -91,23 +91,16 @@ impl Report {
     }
 }
 
+/// Makes the JSON of a finding: of its diagnostic, with the place in parts, and the picture.
 fn finding_json(finding: &Finding) -> Value {
-    let found = &finding.diagnostic;
-    let place = found.rule.as_ref().map(|span| {
+    let place = finding.diagnostic.rule.as_ref().map(|span| {
         let (line, column) = span.line_column();
         json!({ "file": span.source.name, "line": line, "column": column, "text": span.text() })
     });
-    json!({
-        "severity": match found.severity { Severity::Error => "error", Severity::Warning => "warning" },
-        "code": found.code,
-        "message": found.message,
-        "place": place,
-        "tensors": found.folded_tensors(),
-        "expected": found.expected,
-        "found": found.found,
-        "help": found.help,
-        "picture": finding.picture,
-    })
+    let mut value = json!(finding.diagnostic);
+    value["place"] = json!(place);
+    value["picture"] = json!(finding.picture);
+    value
 }
 
 /// Checks a mapping file. With `extends`, its layouts are tried with those of the built-in family.

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use super::setting::Setting;
 use crate::bind::AxisSizes;
 use crate::catalog::{TensorMeta, row_major};
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, LintCode};
 use crate::dtype::Dtype;
 use crate::inspect::product;
+use crate::mapping::Affine;
 use crate::mapping::forward::stored_name;
 use crate::mapping::key::Captures;
 use crate::random::Random;
@@ -98,7 +99,7 @@ impl<'a> Model<'_, 'a> {
                 continue;
             };
             let open = |axis: &str| {
-                Diagnostic::error("lint/open-size", format!("nothing gives the axis `{axis}` a size"))
+                Diagnostic::error(LintCode::OpenSize, format!("nothing gives the axis `{axis}` a size"))
                     .rule(&rule.expr.span)
             };
             let mut axes: Vec<(&str, u64)> = Vec::new();
@@ -123,7 +124,7 @@ impl<'a> Model<'_, 'a> {
             let (Some(total), Some(_)) = (total, of(&shape)) else {
                 errors.push(
                     Diagnostic::error(
-                        "lint/too-large",
+                        LintCode::TooLarge,
                         "sizes that the mapping fixes make this too large to try",
                     )
                     .rule(&rule.expr.span)
@@ -143,7 +144,7 @@ impl<'a> Model<'_, 'a> {
                 let key = match stored_name(&rule.template, &captures) {
                     Ok(key) => key,
                     Err(message) => {
-                        errors.push(Diagnostic::error("lint/name", message).rule(&rule.template.span));
+                        errors.push(Diagnostic::error(LintCode::Name, message).rule(&rule.template.span));
                         break;
                     }
                 };
@@ -151,16 +152,19 @@ impl<'a> Model<'_, 'a> {
                     key.split_once("::").filter(|_| rule.template.file.is_some()).unwrap_or(("", &key));
                 if rule.template.matches(file, name).as_ref() != Some(&captures) {
                     errors.push(
-                        Diagnostic::error("lint/name", "the template does not read the name that it writes")
-                            .rule(&rule.template.span)
-                            .tensor(&key)
-                            .help("part indices and paths by text that cannot belong to them"),
+                        Diagnostic::error(
+                            LintCode::Name,
+                            "the template does not read the name that it writes",
+                        )
+                        .rule(&rule.template.span)
+                        .tensor(&key)
+                        .help("part indices and paths by text that cannot belong to them"),
                     );
                     break;
                 }
                 if let Some(other) = names.insert(key.clone(), at) {
                     errors.push(
-                        Diagnostic::error("lint/same-name", "two tensors of the layout have one name")
+                        Diagnostic::error(LintCode::SameName, "two tensors of the layout have one name")
                             .rule(&rule.template.span)
                             .related(&layout.rules[other].template.span, "the other one")
                             .tensor(&key),
@@ -236,8 +240,8 @@ impl<'a> Model<'_, 'a> {
         Some(Place { param: number, module, flat })
     }
 
-    /// Returns the factor and what is added to a rule's values.
-    pub(super) fn affine(&self, rule: usize) -> Option<(f64, f64)> {
+    /// Returns how a rule's values follow from its parameters'.
+    pub(super) fn affine(&self, rule: usize) -> Option<Affine> {
         let outer = self.outer(rule)?;
         let rule = &self.layout().rules[rule];
         let size = |axis: &str| outer.get(axis).copied();
@@ -245,7 +249,7 @@ impl<'a> Model<'_, 'a> {
             Some(formula) => formula.eval(&size),
             None => Some(plain),
         };
-        Some((value(&rule.scale, 1.0)?, value(&rule.offset, 0.0)?))
+        Some(Affine { scale: value(&rule.scale, 1.0)?, offset: value(&rule.offset, 0.0)? })
     }
 }
 

@@ -12,7 +12,7 @@ use super::sizes::Equations;
 use super::trial::{Failure, Misplaced, convert};
 use super::{Finding, Report};
 use crate::bind::AxisSizes;
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Code, Diagnostic, Errors, LintCode};
 use crate::mapping::{Layout, Mapping};
 use crate::parallel::in_parallel;
 use crate::progress::Progress;
@@ -167,7 +167,7 @@ impl<'a> Pairs<'a> {
 
     /// Sums up what became of the pairs, but for attention.
     pub(super) fn report(&self, outcomes: &[Outcome], report: &mut Report) {
-        let mut merged: IndexMap<(String, String), (Finding, Vec<String>)> = IndexMap::new();
+        let mut merged: IndexMap<(Code, String, String), (Finding, Vec<String>)> = IndexMap::new();
         let mut untried: IndexMap<&str, Vec<String>> = IndexMap::new();
         for ([from, to], outcome) in self.all.iter().zip(outcomes) {
             let way = format!("{} -> {}", from.name, to.name);
@@ -182,7 +182,7 @@ impl<'a> Pairs<'a> {
             for finding in &outcome.findings {
                 let found = &finding.diagnostic;
                 let place = found.rule.as_ref().map(|span| span.place()).unwrap_or_default();
-                let key = (format!("{}{}", found.code, found.message), place);
+                let key = (found.code, found.message.clone(), place);
                 let ways = &mut merged.entry(key).or_insert_with(|| (finding.clone(), Vec::new())).1;
                 if !ways.contains(&way) {
                     ways.push(way.clone());
@@ -231,7 +231,7 @@ fn misplaced_finding(setting: &Setting<'_>, misplaced: &Misplaced) -> Finding {
         found_name(setting, found, stored).unwrap_or_else(|| format!("a value of no element: {found}"));
     let index = stored.tensor.index(*at as u64);
     let diagnostic = Diagnostic::error(
-        "lint/misplaced",
+        LintCode::Misplaced,
         format!(
             "from `{}` to `{}` an element goes to another place than the expressions say",
             from.name, to.name

@@ -1,7 +1,7 @@
 //! Roles that a mapping file leaves open: which parameters are q, k, v and o, and where their heads and pairs are.
 
 use super::is_own;
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, LintCode};
 use crate::mapping::role::AxisRole;
 use crate::mapping::{Layout, Mapping};
 use crate::notation::{AxisName, for_each_axis};
@@ -12,7 +12,7 @@ pub(super) fn check(mapping: &Mapping, found: &mut Vec<Diagnostic>) {
     let roles = mapping.roles();
     let mut ask = |span: &Span, message: String, help: String| {
         if is_own(mapping, span) {
-            found.push(Diagnostic::warning("lint/role", message).rule(span).help(help));
+            found.push(Diagnostic::warning(LintCode::Role, message).rule(span).help(help));
         }
     };
     if mapping.layouts.values().all(|layout| layout.forwards.is_empty()) {

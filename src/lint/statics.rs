@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::overlap::common_name;
 use super::{is_own, roles};
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, LintCode};
 use crate::mapping::arith::Formula;
 use crate::mapping::forward::{Cut, Forward};
 use crate::mapping::key::Piece;
@@ -29,7 +29,7 @@ fn check_params(mapping: &Mapping, layout: &Layout, found: &mut Vec<Diagnostic>)
     for (name, param) in required.filter(|(name, _)| !layout.holds(name)) {
         found.push(
             Diagnostic::error(
-                "lint/no-place",
+                LintCode::NoPlace,
                 format!("the layout `{}` has no tensor for `{name}`", layout.name),
             )
             .rule(&layout.span)
@@ -71,7 +71,7 @@ fn check_lost_axes(mapping: &Mapping, found: &mut Vec<Diagnostic>) {
         let [axis, ..] = &lost[..] else { continue };
         found.push(
             Diagnostic::error(
-                "lint/lost-axis",
+                LintCode::LostAxis,
                 format!("every tensor of `{name}` has the index `{{{axis}}}` in its name, and `{name}` has no axis `{axis}`"),
             )
             .rule(&param.span)
@@ -108,7 +108,7 @@ fn check_forwards(layout: &Layout, found: &mut Vec<Diagnostic>) {
             if layout.rules_of(template).is_empty() {
                 found.push(
                     Diagnostic::error(
-                        "lint/forward-tensor",
+                        LintCode::ForwardTensor,
                         "`forward` names a tensor that no rule of the layout has",
                     )
                     .rule(&template.span)
@@ -126,7 +126,7 @@ fn check_names(layout: &Layout, found: &mut Vec<Diagnostic>) {
         if exclude_each_other(&rule.when, &layout.when) {
             found.push(
                 Diagnostic::warning(
-                    "lint/never",
+                    LintCode::Never,
                     "this rule never holds: the layout's own `when` excludes it",
                 )
                 .rule(&rule.template.span)
@@ -142,7 +142,7 @@ fn check_names(layout: &Layout, found: &mut Vec<Diagnostic>) {
             }
             if let Some(name) = common_name(a, b) {
                 found.push(
-                    Diagnostic::warning("lint/ambiguous", "two rules match some names, and neither is the more special")
+                    Diagnostic::warning(LintCode::Ambiguous, "two rules match some names, and neither is the more special")
                         .rule(&a.span)
                         .related(&b.span, "the other one")
                         .found(format!("such as `{name}`"))
@@ -164,7 +164,7 @@ fn check_unused(mapping: &Mapping, own: &[&Layout], found: &mut Vec<Diagnostic>)
     for (name, axis) in &mapping.axes {
         if is_own(mapping, &axis.span) && !shared.contains(name.as_str()) {
             found.push(
-                Diagnostic::warning("lint/unused-axis", format!("nothing uses the axis `{name}`"))
+                Diagnostic::warning(LintCode::UnusedAxis, format!("nothing uses the axis `{name}`"))
                     .rule(&axis.span),
             );
         }
@@ -176,7 +176,7 @@ fn check_unused(mapping: &Mapping, own: &[&Layout], found: &mut Vec<Diagnostic>)
         for (name, axis) in layout.axes.iter().filter(|(name, _)| !used.contains(name.as_str())) {
             found.push(
                 Diagnostic::warning(
-                    "lint/unused-axis",
+                    LintCode::UnusedAxis,
                     format!("nothing in the layout uses its axis `{name}`"),
                 )
                 .rule(&axis.span),
@@ -187,7 +187,7 @@ fn check_unused(mapping: &Mapping, own: &[&Layout], found: &mut Vec<Diagnostic>)
         let is_held = mapping.layouts.values().any(|layout| layout.holds(name));
         if is_own(mapping, &param.span) && !is_held {
             found.push(
-                Diagnostic::warning("lint/unused-param", format!("no layout holds the parameter `{name}`"))
+                Diagnostic::warning(LintCode::UnusedParam, format!("no layout holds the parameter `{name}`"))
                     .rule(&param.span),
             );
         }

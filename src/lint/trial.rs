@@ -8,7 +8,7 @@ use super::setting::Setting;
 use crate::bind::{BindOptions, Modules, bind};
 use crate::catalog::{Catalog, TensorMeta};
 use crate::convert::random::{MemoryWeights, in_memory};
-use crate::diag::{Diagnostic, Errors, Severity};
+use crate::diag::{Diagnostic, Errors, LintCode, Severity};
 use crate::plan::{build, prove};
 
 /// The largest relative difference of a value that was scaled on the way.
@@ -58,13 +58,14 @@ impl Checkpoint {
         for tensor in model.tensors().map_err(Failure::Refused)? {
             let unread = || {
                 let rule = &model.layout().rules[tensor.rule];
-                let error = Diagnostic::error("lint/open-size", "nothing gives all axes of this rule a size");
+                let error =
+                    Diagnostic::error(LintCode::OpenSize, "nothing gives all axes of this rule a size");
                 Failure::Refused(vec![error.rule(&rule.expr.span)])
             };
             let places = model.places(&tensor).ok_or_else(unread)?;
-            let (scale, offset) = model.affine(tensor.rule).ok_or_else(unread)?;
+            let affine = model.affine(tensor.rule).ok_or_else(unread)?;
             let value = |place: &Option<Place>| match place {
-                Some(place) => model.setting.value(place) * scale + offset,
+                Some(place) => affine.apply(model.setting.value(place)),
                 None => 0.0,
             };
             let values = places.iter().map(value).collect();
@@ -133,7 +134,7 @@ fn compare(
     for mut stored in wanted.tensors {
         let rule = &to.rules[stored.tensor.rule];
         let error = |message: &str| {
-            Diagnostic::error("lint/target", message).rule(&rule.template.span).tensor(&stored.tensor.key)
+            Diagnostic::error(LintCode::Target, message).rule(&rule.template.span).tensor(&stored.tensor.key)
         };
         let Some((shape, bytes)) = written.get(stored.tensor.key.as_str()) else {
             if !rule.optional {
@@ -163,7 +164,7 @@ fn compare(
         if !compared.tensors.iter().any(|stored| stored.tensor.key == *key) && errors.is_empty() {
             errors.push(
                 Diagnostic::error(
-                    "lint/target",
+                    LintCode::Target,
                     "a tensor is written that no rule of the layout should give",
                 )
                 .rule(&to.span)

@@ -1,6 +1,6 @@
 //! Formulas over axis sizes, `1/sqrt(d)` or `e / h`.
 
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, MappingCode};
 use crate::notation::Text;
 use crate::span::Span;
 
@@ -37,7 +37,7 @@ impl Formula {
                 0 => text.at_next(parser.at),
                 length => text.at(parser.at.saturating_sub(length), parser.at),
             };
-            Diagnostic::error("mapping/formula", wrong.message)
+            Diagnostic::error(MappingCode::Formula, wrong.message)
                 .rule(&span)
                 .expected(wrong.expected)
                 .found(wrong.found)

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::{Layout, Mapping};
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{Collector, Diagnostic, MappingCode};
 use crate::notation::{Dim, DimKind, Term};
 use crate::span::Span;
 
@@ -45,7 +45,7 @@ fn check_rules<'a>(layout: &'a Layout, sizes: &mut Sizes<'a>, found: &mut Vec<Di
         *count += 1;
         if *count == MOST_ALTERNATIVES + 1 {
             found.push(
-                Diagnostic::error("mapping/too-large", "too many rules for the same names")
+                Diagnostic::error(MappingCode::TooLarge, "too many rules for the same names")
                     .rule(&rule.expr.span)
                     .expected(format!("at most {MOST_ALTERNATIVES} alternatives of one name"))
                     .found(format!("more than {MOST_ALTERNATIVES} for `{}`", rule.template))
@@ -55,7 +55,7 @@ fn check_rules<'a>(layout: &'a Layout, sizes: &mut Sizes<'a>, found: &mut Vec<Di
         let blocks = sizes.of_dims(&rule.expr.dims, 0).blocks;
         if blocks > MOST_BLOCKS {
             found.push(
-                Diagnostic::error("mapping/too-large", "a tensor of too many blocks")
+                Diagnostic::error(MappingCode::TooLarge, "a tensor of too many blocks")
                     .rule(&rule.expr.span)
                     .expected(format!("at most {MOST_BLOCKS} blocks, all sums of axes written out"))
                     .found(format!("{blocks} blocks in `{}`", rule.template))
@@ -95,7 +95,7 @@ impl<'a> Sizes<'a> {
         };
         Some(
             Diagnostic::error(
-                "mapping/too-large",
+                MappingCode::TooLarge,
                 format!("the axis `{name}` is composed of too many others"),
             )
             .rule(span)
@@ -170,7 +170,7 @@ mod tests {
         let source = Arc::new(Source { name: "x.json".into(), text });
         let mut codes: Vec<&str> = match read(&source) {
             Ok(_) => Vec::new(),
-            Err(errors) => errors.diagnostics().iter().map(|diagnostic| diagnostic.code).collect(),
+            Err(errors) => errors.diagnostics().iter().map(|diagnostic| diagnostic.code.as_str()).collect(),
         };
         codes.dedup();
         codes

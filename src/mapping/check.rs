@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 
 use super::read::{Unread, declared, unknown_param};
 use super::{Axis, Layout, Mapping, Needed, Rule, bounds, cover, exclude_each_other};
-use crate::diag::{Collector, Diagnostic, nearest};
+use crate::diag::{Collector, Diagnostic, MappingCode, nearest};
 use crate::notation::{AxisName, Dim, DimKind, Label, Term, for_each_axis};
 use crate::span::Span;
 
@@ -29,7 +29,7 @@ pub(super) fn check(mapping: &Mapping, unread: &Unread, errors: &mut Collector) 
         if let Some((twice, span)) = axes().find(|(axis, _)| !seen.insert(*axis)) {
             errors.push(
                 Diagnostic::error(
-                    "mapping/repeated-axis",
+                    MappingCode::RepeatedAxis,
                     format!("the parameter `{name}` has one axis twice"),
                 )
                 .rule(span)
@@ -57,7 +57,7 @@ fn check_ties(mapping: &Mapping, unread: &Unread, errors: &mut Collector) {
         let Some(tied) = &param.tied else { continue };
         let Some(other) = mapping.params.get(tied).filter(|_| !unread.contains(tied)) else { continue };
         let complain = |found: String, help: &str| {
-            Diagnostic::error("mapping/tied", format!("`{name}` cannot be tied to `{tied}`"))
+            Diagnostic::error(MappingCode::Tied, format!("`{name}` cannot be tied to `{tied}`"))
                 .rule(&param.span)
                 .related(&other.span, format!("`{tied}`"))
                 .expected(format!("a parameter with the axes `{}`, tied to no other", param.axes.join(" ")))
@@ -111,7 +111,7 @@ fn check_layout(mapping: &Mapping, layout: &Layout, errors: &mut Collector) {
         let before = by_names.entry((&rule.template.file, &rule.template.key)).or_default();
         if let Some(other) = before.iter().find(|other| !exclude_each_other(&rule.when, &other.when)) {
             errors.push(
-                Diagnostic::error("mapping/duplicate", "two rules for the same names")
+                Diagnostic::error(MappingCode::Duplicate, "two rules for the same names")
                     .rule(&rule.expr.span)
                     .related(&other.expr.span, "first here")
                     .expected("one rule for a name, or several of which one at most can hold")
@@ -134,7 +134,7 @@ fn check_axis(mapping: &Mapping, layout: Option<&Layout>, name: &str, axis: &Axi
         });
         if let Some(label) = first_label(term) {
             errors.push(
-                Diagnostic::error("mapping/label", "an axis definition has no labels")
+                Diagnostic::error(MappingCode::Label, "an axis definition has no labels")
                     .rule(&label.span)
                     .expected("axes alone, `(c f) + u`")
                     .found(format!("the label `{label}:`"))
@@ -146,7 +146,7 @@ fn check_axis(mapping: &Mapping, layout: Option<&Layout>, name: &str, axis: &Axi
         let message = format!("the axis `{name}` is defined by itself");
         let is: Vec<String> = axis.is.iter().flatten().map(ToString::to_string).collect();
         errors.push(
-            Diagnostic::error("mapping/cycle", message)
+            Diagnostic::error(MappingCode::Cycle, message)
                 .rule(&axis.span)
                 .expected("axes that are not composed of it")
                 .found(format!("`{name}` = `{}`, which leads back to `{name}`", is.join(" + ")))
@@ -237,7 +237,7 @@ fn check_labels(rule: &Rule, errors: &mut Collector) {
     nested_labels(&rule.expr.dims, outer, errors);
     if outer.is_none() && rule.expr.params().is_empty() {
         errors.push(
-            Diagnostic::error("mapping/unlabelled", "nothing says which parameter this tensor holds")
+            Diagnostic::error(MappingCode::Unlabelled, "nothing says which parameter this tensor holds")
                 .rule(&rule.expr.span)
                 .expected("a label: a parameter's name and `:`")
                 .found(format!("`{}`", rule.expr))
@@ -251,7 +251,7 @@ fn check_labels(rule: &Rule, errors: &mut Collector) {
             && let Some(bare) = terms.iter().find(|term| !has_label(term))
         {
             errors.push(
-                Diagnostic::error("mapping/unlabelled", "nothing says which parameter this block holds")
+                Diagnostic::error(MappingCode::Unlabelled, "nothing says which parameter this block holds")
                     .rule(&bare.span)
                     .expected("a label before its axes, as the other blocks have one")
                     .found(format!("`{bare}`"))
@@ -272,7 +272,7 @@ fn nested_labels(dims: &[Dim], outer: Option<&Label>, errors: &mut Collector) {
             if let (Some(outer), Some(inner)) = (outer, &term.label) {
                 errors.push(
                     Diagnostic::error(
-                        "mapping/label",
+                        MappingCode::Label,
                         format!("the label `{inner}` stands inside `{outer}`"),
                     )
                     .rule(&inner.span)
@@ -298,7 +298,7 @@ fn check_paths(mapping: &Mapping, errors: &mut Collector) {
                 let captured: BTreeSet<&str> =
                     layout.rules.iter().flat_map(|rule| rule.template.paths()).collect();
                 errors.push(
-                    Diagnostic::error("mapping/captures", message)
+                    Diagnostic::error(MappingCode::Captures, message)
                         .rule(&layout.span)
                         .expected(declared(captured.iter().copied()))
                         .found(format!("`{name}` under `paths`"))
@@ -314,7 +314,7 @@ fn check_paths(mapping: &Mapping, errors: &mut Collector) {
                 if let Some((other, span)) = known.iter().find(|(other, _)| !captured.fits(other)) {
                     errors.push(
                         Diagnostic::error(
-                            "mapping/captures",
+                            MappingCode::Captures,
                             format!("`{param}` is captured under other paths elsewhere"),
                         )
                         .rule(&rule.template.span)
@@ -361,7 +361,7 @@ fn paths_text(paths: &BTreeSet<&str>) -> String {
 fn unknown_axis(name: &str, span: &Span, mapping: &Mapping, layout: Option<&Layout>) -> Diagnostic {
     let known = layout.into_iter().flat_map(|layout| layout.axes.keys()).chain(mapping.axes.keys());
     let known = known.map(String::as_str);
-    let error = Diagnostic::error("mapping/unknown-axis", format!("no axis `{name}`"))
+    let error = Diagnostic::error(MappingCode::UnknownAxis, format!("no axis `{name}`"))
         .rule(span)
         .expected(declared(known.clone()))
         .found(format!("`{name}`"));

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::read::Unread;
 use super::{Layout, Mapping, Param, Rule};
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{Collector, Diagnostic, MappingCode};
 use crate::notation::{AxisName, Dim, DimKind, Label, Term, for_each_axis, for_each_label};
 use crate::span::Span;
 
@@ -46,7 +46,7 @@ fn check_param(axes: &Axes<'_>, rule: &Rule, name: &str, param: &Param, errors: 
         .collect();
     let canonical = param.axes.join(" ");
     let place = stored.place.as_ref().unwrap_or(&rule.expr.span);
-    let complain = |code, message: String| {
+    let complain = |code: MappingCode, message: String| {
         let why = format!("declared with the axes `{canonical}`");
         Diagnostic::error(code, message).rule(place).related(&param.span, why)
     };
@@ -54,7 +54,7 @@ fn check_param(axes: &Axes<'_>, rule: &Rule, name: &str, param: &Param, errors: 
         let found: Vec<String> = named().map(|axis| format!("`{axis}`")).collect();
         let missing = missing.join(", ");
         errors.push(
-            complain("mapping/missing-axis", format!("`{name}` is stored without {missing}"))
+            complain(MappingCode::MissingAxis, format!("`{name}` is stored without {missing}"))
                 .expected(format!("all of `{canonical}`, in the expression or in the tensor's name"))
                 .found(if found.is_empty() { "no axes".into() } else { found.join(", ") })
                 .help(format!("add {missing} where the tensor has it, or correct the axes under `params`")),
@@ -69,7 +69,7 @@ fn check_param(axes: &Axes<'_>, rule: &Rule, name: &str, param: &Param, errors: 
         && let Some((twice, span)) = again
     {
         errors.push(
-            complain("mapping/repeated-axis", format!("`{name}` is stored with `{twice}` twice"))
+            complain(MappingCode::RepeatedAxis, format!("`{name}` is stored with `{twice}` twice"))
                 .rule(span)
                 .expected("each axis once")
                 .found(format!("`{twice}` a second time"))

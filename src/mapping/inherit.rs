@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use super::builtin;
 use super::json::{Json, Kind, parse};
 use super::read::declared;
-use crate::diag::{Collector, Diagnostic, nearest};
+use crate::diag::{Collector, Diagnostic, MappingCode, nearest};
 use crate::span::Span;
 
 type Entries = IndexMap<String, (Span, bool, Json)>;
@@ -54,7 +54,7 @@ impl Layouts<'_> {
         let alone = || Json { value: Kind::Object(without_nulls(fields)), span: layout.span.clone() };
         let Some(wanted) = like.string(errors) else { return alone() };
         let fail = |message: String| {
-            Diagnostic::error("mapping/like", message).rule(&like.span).found(format!("`{wanted}`"))
+            Diagnostic::error(MappingCode::Like, message).rule(&like.span).found(format!("`{wanted}`"))
         };
         let Some((.., parent)) = self.own.get(wanted).or_else(|| self.base.get(wanted)) else {
             let names = self.own.keys().chain(self.base.keys()).map(String::as_str);
@@ -107,7 +107,7 @@ fn override_entries(taken: &Entries, own: &Entries, errors: &mut Collector) -> E
         if !matches!(value.value, Kind::Null) {
             merged.insert(name.clone(), (span.clone(), *verbatim, value.clone()));
         } else if merged.shift_remove(name).is_none() {
-            let error = Diagnostic::error("mapping/like", format!("there is no `{name}` to remove"))
+            let error = Diagnostic::error(MappingCode::Like, format!("there is no `{name}` to remove"))
                 .rule(span)
                 .expected(declared(taken.keys().map(String::as_str)))
                 .found(format!("`{name}`"));

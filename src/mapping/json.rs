@@ -10,7 +10,7 @@ use jsonc_parser::{CollectOptions, parse_to_ast};
 use super::choices::Choice;
 use super::field::Field;
 use super::recover::{RULES, mended};
-use crate::diag::{Collector, Diagnostic, nearest};
+use crate::diag::{Collector, Diagnostic, MappingCode, nearest};
 use crate::notation::Text;
 use crate::span::{Source, Span};
 
@@ -49,7 +49,7 @@ pub(super) fn parse(source: &Arc<Source>, errors: &mut Collector) -> Option<Json
     };
     if parsed.value.is_none() {
         errors.push(
-            Diagnostic::error("mapping/json", "the file is empty")
+            Diagnostic::error(MappingCode::Json, "the file is empty")
                 .rule(&Span::new(source, 0, 0))
                 .expected("a mapping, `{ \"format\": 1, … }`")
                 .found("nothing")
@@ -94,7 +94,7 @@ fn convert(source: &Arc<Source>, value: Value<'_>, errors: &mut Collector) -> Js
                 if let Some((first, _, _)) = fields.get(&name) {
                     let first: &Span = first;
                     errors.push(
-                        Diagnostic::error("mapping/duplicate", format!("`{name}` stands twice"))
+                        Diagnostic::error(MappingCode::Duplicate, format!("`{name}` stands twice"))
                             .rule(&at)
                             .related(first, "first here")
                             .expected("each name once in an object")
@@ -116,7 +116,7 @@ fn check_quotes(source: &Arc<Source>, range: Range, errors: &mut Collector) {
     let raw = source.text.get(range.start..range.end).unwrap_or_default();
     if let Some(at) = raw.find('\n') {
         errors.push(
-            Diagnostic::error("mapping/json", "a text of more than one line")
+            Diagnostic::error(MappingCode::Json, "a text of more than one line")
                 .rule(&Span::new(source, range.start, range.start + at))
                 .expected("a `\"` at its end, on the same line")
                 .found("the end of the line")
@@ -126,7 +126,7 @@ fn check_quotes(source: &Arc<Source>, range: Range, errors: &mut Collector) {
     if !raw.starts_with('"') {
         let bare = raw.trim_matches('\'');
         errors.push(
-            Diagnostic::error("mapping/json", "names and texts stand in double quotes")
+            Diagnostic::error(MappingCode::Json, "names and texts stand in double quotes")
                 .rule(&Span::new(source, range.start, range.end))
                 .expected(format!("`\"{bare}\"`"))
                 .found(format!("`{raw}`"))
@@ -182,7 +182,7 @@ impl Json {
         };
         let message = format!("expected {wanted}, found {}", self.kind_name());
         errors.push(
-            Diagnostic::error("mapping/type", message)
+            Diagnostic::error(MappingCode::Type, message)
                 .rule(&self.span)
                 .expected(wanted)
                 .found(found)
@@ -230,7 +230,7 @@ impl Json {
         // Of an object its beginning: the whole may be long.
         let start = self.span.start;
         let end = start + self.span.text().chars().next().map_or(0, char::len_utf8);
-        Diagnostic::error("mapping/missing-field", format!("the field `{}` is missing", field.name))
+        Diagnostic::error(MappingCode::MissingField, format!("the field `{}` is missing", field.name))
             .rule(&Span::new(&self.span.source, start, end))
             .expected(format!("`{}`: {}", field.name, first_sentence(field.about)))
             .found(found)
@@ -304,7 +304,7 @@ impl Json {
         if let Some((_, span)) = unknown.get(MOST_UNKNOWN) {
             let names: Vec<String> = known.iter().map(|field| format!("`{}`", field.name)).collect();
             errors.push(
-                Diagnostic::error("mapping/unknown-field", "more unknown fields than are told one by one")
+                Diagnostic::error(MappingCode::UnknownField, "more unknown fields than are told one by one")
                     .rule(span)
                     .expected(format!("one of {}", names.join(", ")))
                     .found(format!("{} more here", unknown.len() - MOST_UNKNOWN))
@@ -333,7 +333,7 @@ impl Json {
 fn unknown_field(name: &str, span: &Span, known: &[Field]) -> Diagnostic {
     let names = known.iter().map(|field| field.name);
     let near = nearest(name, names.clone()).and_then(|near| known.iter().find(|field| field.name == near));
-    Diagnostic::error("mapping/unknown-field", format!("unknown field `{name}`"))
+    Diagnostic::error(MappingCode::UnknownField, format!("unknown field `{name}`"))
         .rule(span)
         .expected(format!("one of {}", names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")))
         .found(format!("`{name}`"))
@@ -358,7 +358,7 @@ pub(super) fn unknown_choice(
     let quoted: Vec<String> = names.clone().map(|name| format!("`{name}`")).collect();
     let known = [&quoted[..], &more.map(str::to_owned).into_iter().collect::<Vec<_>>()].concat().join(", ");
     let near = nearest(text, names).and_then(|near| choices.iter().find(|choice| choice.name == near));
-    Diagnostic::error("mapping/unknown-value", format!("an unknown value of `{field}`"))
+    Diagnostic::error(MappingCode::UnknownValue, format!("an unknown value of `{field}`"))
         .rule(span)
         .expected(if choices.len() == 1 && more.is_none() {
             known.clone()

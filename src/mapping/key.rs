@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, MappingCode};
 use crate::notation::Text;
 use crate::span::Span;
 use file::file_problem;
@@ -122,14 +122,14 @@ impl Template {
             None => (None, pieces(&text, 0, text.text.len())?),
         };
         if let Some(problem) = file.as_deref().and_then(file_problem) {
-            return Err(Diagnostic::error("mapping/template", format!("the name of the file {problem}"))
+            return Err(Diagnostic::error(MappingCode::Template, format!("the name of the file {problem}"))
                 .rule(&text.at(0, text.text.find("::").unwrap_or(0)))
                 .expected("the path of a file below the checkpoint's folder, `mp_rank_{t:02}/model.pt`")
                 .found(format!("`{}`", text.text.split("::").next().unwrap_or_default()))
                 .help("write plain names with `/` between them"));
         }
         if key.is_empty() {
-            return Err(Diagnostic::error("mapping/template", "an empty template")
+            return Err(Diagnostic::error(MappingCode::Template, "an empty template")
                 .rule(text.span)
                 .expected("the name of a tensor")
                 .found(if file.is_some() { "nothing behind `::`" } else { "nothing" })

@@ -3,6 +3,7 @@
 //! A mapping file names the parameters of a model family once and says, for each layout, which stored tensor holds
 //! them. [`read`] decodes and checks a file, [`builtin`] holds those that are compiled into the library.
 
+mod affine;
 pub mod arith;
 mod bounds;
 pub mod builtin;
@@ -38,6 +39,7 @@ use indexmap::IndexMap;
 
 use crate::notation::{AxisName, DimKind, Expr, Term, for_each_axis};
 use crate::span::{Source, Span};
+pub use affine::Affine;
 use arith::Formula;
 use key::{Piece, Template};
 pub use read::read;
@@ -232,9 +234,9 @@ pub struct Rule {
     pub expr: Expr,
     /// Whether the tensor may be missing though its parameters are there (a tied copy).
     pub optional: bool,
-    /// `stored = parameter * scale + offset`.
+    /// The scale of its [`Affine`]; 1 without.
     pub scale: Option<Formula>,
-    /// See `scale`.
+    /// The offset of its [`Affine`]; 0 without.
     pub offset: Option<Formula>,
     /// What must hold of the config for the rule to count.
     pub when: Vec<Condition>,

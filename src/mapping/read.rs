@@ -15,7 +15,7 @@ use super::read_layout::layout;
 use super::read_param::param;
 use super::role::AxisRole;
 use super::{Axis, Mapping, Param, Unmapped, builtin, check};
-use crate::diag::{Collector, Diagnostic, Errors, nearest};
+use crate::diag::{Collector, Diagnostic, Errors, MappingCode, nearest};
 use crate::notation::{is_axis_name, parse_sum};
 use crate::span::{Source, Span};
 
@@ -44,7 +44,7 @@ fn read_and(
     // A file without a mapping has told why.
     let (read, _warnings) = errors.finish(read).map_err(Errors::by_place)?;
     read.map(|(mapping, _)| mapping)
-        .ok_or_else(|| Errors::from(Diagnostic::error("mapping/json", "no mapping in this file")))
+        .ok_or_else(|| Errors::from(Diagnostic::error(MappingCode::Json, "no mapping in this file")))
 }
 
 /// The parameters that are declared, but so that they cannot be read.
@@ -58,7 +58,7 @@ fn decode(source: &Arc<Source>, json: &Json, errors: &mut Collector) -> Option<(
         && !matches!(format.value, Kind::Number(1.0))
     {
         errors.push(
-            Diagnostic::error("mapping/format", "a mapping format that this version does not know")
+            Diagnostic::error(MappingCode::Format, "a mapping format that this version does not know")
                 .rule(&format.span)
                 .expected("1")
                 .found(format!("`{}`", format.span.text()))
@@ -134,7 +134,7 @@ fn check_family(json: &Json, top: Fields<'_>, errors: &mut Collector) {
     match (top.get("family"), top.get("extends")) {
         (None, None) => json.needs("family", TOP, errors),
         (Some(family), Some(extends)) => errors.push(
-            Diagnostic::error("mapping/family", "a file has either `family` or `extends`")
+            Diagnostic::error(MappingCode::Family, "a file has either `family` or `extends`")
                 .rule(&family.span)
                 .related(&extends.span, "the family that it extends")
                 .expected("one of the two")
@@ -148,7 +148,7 @@ fn check_family(json: &Json, top: Fields<'_>, errors: &mut Collector) {
 fn extended(source: &Arc<Source>, name: &Json, errors: &mut Collector) -> Option<Mapping> {
     let family = name.string(errors)?;
     let Some(mut base) = builtin::family(family) else {
-        let error = Diagnostic::error("mapping/extends", format!("no built-in family `{family}`"))
+        let error = Diagnostic::error(MappingCode::Extends, format!("no built-in family `{family}`"))
             .rule(&name.span)
             .expected(format!("one of {}", builtin::names().collect::<Vec<_>>().join(", ")))
             .found(format!("`{family}`"));
@@ -178,7 +178,7 @@ fn insert<T>(
 ) {
     if let Some(first) = map.get(name) {
         errors.push(
-            Diagnostic::error("mapping/duplicate", format!("the {what} `{name}` is there already"))
+            Diagnostic::error(MappingCode::Duplicate, format!("the {what} `{name}` is there already"))
                 .rule(span)
                 .related(place(first), "first here")
                 .expected("a name that the family does not have yet")
@@ -228,7 +228,7 @@ pub(super) fn check_axis_name(name: &str, span: &Span, errors: &mut Collector) {
         let usable: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
         errors.push(
-            Diagnostic::error("mapping/axis-name", format!("`{name}` is no axis name"))
+            Diagnostic::error(MappingCode::AxisName, format!("`{name}` is no axis name"))
                 .rule(span)
                 .expected("letters, digits and `_`, a letter first")
                 .found(format!("`{name}`"))
@@ -257,7 +257,7 @@ pub(super) fn collect<T>(result: Result<T, Diagnostic>, errors: &mut Collector) 
 
 /// Says that no parameter has that name.
 pub(super) fn unknown_param(name: &str, span: &Span, mapping: &Mapping) -> Diagnostic {
-    let error = Diagnostic::error("mapping/unknown-param", format!("no parameter `{name}` in the family"));
+    let error = Diagnostic::error(MappingCode::UnknownParam, format!("no parameter `{name}` in the family"));
     let known = mapping.params.keys().map(String::as_str);
     error.rule(span).expected(declared(known.clone())).found(format!("`{name}`")).help(
         match nearest(name, known) {

@@ -12,7 +12,7 @@ use super::forward::{
 use super::json::{Fields, Json, Kind, unknown_choice};
 use super::key::Template;
 use super::read::{collect, formula};
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{Collector, Diagnostic, MappingCode};
 use crate::notation::Text;
 use crate::span::Span;
 
@@ -78,7 +78,7 @@ fn products(value: &Json, fields: Fields<'_>, errors: &mut Collector) -> Option<
         let end = start + value.span.text().chars().next().map_or(0, char::len_utf8);
         let found: Vec<String> = given.iter().map(|name| format!("`{name}`")).collect();
         errors.push(
-            Diagnostic::error("mapping/forward", message)
+            Diagnostic::error(MappingCode::Forward, message)
                 .rule(&Span::new(&value.span.source, start, end))
                 .expected("the products that queries, keys and values come from")
                 .found(if found.is_empty() { "none of them".into() } else { found.join(", ") })
@@ -230,7 +230,7 @@ fn order(text: Text<'_>, parts: &str, errors: &mut Collector) -> Option<Vec<Slot
         return slots;
     }
     errors.push(
-        Diagnostic::error("mapping/forward", "an unknown value of `order`")
+        Diagnostic::error(MappingCode::Forward, "an unknown value of `order`")
             .rule(text.span)
             .expected(format!("its parts, each once, in any order: `{example}`"))
             .found(format!("`{}`", text.text))

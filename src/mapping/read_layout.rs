@@ -10,7 +10,7 @@ use super::read::{axis, collect, formula};
 use super::read_forward::forwards;
 use super::setting::setting;
 use super::{Axis, Computed, Condition, ConfigEntry, Default, Layout, NO_CONFIG, Needed, Rule, Values};
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{Collector, Diagnostic, MappingCode};
 use crate::notation::{Text, parse_expr, parse_sum};
 use crate::span::Span;
 
@@ -113,7 +113,7 @@ fn config_file(name: &Json, errors: &mut Collector) -> Option<String> {
     if text.ends_with(".json") && !text.contains(['/', '\\']) && !text.starts_with('.') {
         return Some(text.to_owned());
     }
-    let error = Diagnostic::error("mapping/config-file", format!("`{text}` is no name of a config file"));
+    let error = Diagnostic::error(MappingCode::ConfigFile, format!("`{text}` is no name of a config file"));
     let error = error.rule(&name.span).expected("a name that ends in `.json`, without a folder, or `none`");
     errors.push(
         error.found(format!("`{text}`")).help("write the name of the file beside the weights, `params.json`"),

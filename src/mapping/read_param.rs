@@ -8,7 +8,7 @@ use super::fields::PARAM;
 use super::json::{Json, Kind};
 use super::read::{check_axis_name, declared};
 use super::role::ParamRole;
-use crate::diag::{Collector, Diagnostic, nearest};
+use crate::diag::{Collector, Diagnostic, MappingCode, nearest};
 use crate::notation::{Text, is_axis_name};
 use crate::span::Span;
 
@@ -21,7 +21,7 @@ pub(super) fn param(
 ) -> Option<Param> {
     if !is_label(name) {
         errors.push(
-            Diagnostic::error("mapping/param-name", format!("no label can name the parameter `{name}`"))
+            Diagnostic::error(MappingCode::ParamName, format!("no label can name the parameter `{name}`"))
                 .rule(span)
                 .expected("letters, digits, `_`, `.` and `-`; `_` alone is padding")
                 .found(format!("`{name}`"))
@@ -56,11 +56,14 @@ pub(super) fn param(
     let (axes, axis_spans) = param_axes(axes.text(errors)?, errors)?;
     if let Some(other) = sparse.iter().find(|axis| !axes.contains(axis)) {
         errors.push(
-            Diagnostic::error("mapping/sparse", format!("the parameter has no axis `{other}` to be sparse"))
-                .rule(sparse_span.unwrap_or(span))
-                .expected(format!("one of {}", axes.join(", ")))
-                .found(format!("`{other}`"))
-                .help("name axes of the parameter that stand in the names of its tensors"),
+            Diagnostic::error(
+                MappingCode::Sparse,
+                format!("the parameter has no axis `{other}` to be sparse"),
+            )
+            .rule(sparse_span.unwrap_or(span))
+            .expected(format!("one of {}", axes.join(", ")))
+            .found(format!("`{other}`"))
+            .help("name axes of the parameter that stand in the names of its tensors"),
         );
     }
     Some(Param { axes, axis_spans, optional, absent_zeros, tied, sparse, role, span: span.clone() })
@@ -73,7 +76,7 @@ fn tied_to(name: &str, tied: &Json, known: &BTreeSet<&str>, errors: &mut Collect
         return Some(other.to_owned());
     }
     let names = known.iter().copied().filter(|known| *known != name);
-    let error = Diagnostic::error("mapping/tied", format!("`{name}` cannot be tied to `{other}`"))
+    let error = Diagnostic::error(MappingCode::Tied, format!("`{name}` cannot be tied to `{other}`"))
         .rule(&tied.span)
         .expected(declared(names.clone()))
         .found(format!("`{other}`"));
@@ -91,7 +94,7 @@ fn param_axes(text: Text<'_>, errors: &mut Collector) -> Option<(Vec<String>, Ve
         let spaced: Vec<&str> = spaced.split_whitespace().collect();
         errors.push(
             Diagnostic::error(
-                "mapping/param",
+                MappingCode::Param,
                 "the axes of a parameter have spaces between them and nothing else",
             )
             .rule(text.span)

@@ -8,7 +8,7 @@ use jsonc_parser::common::Range;
 use jsonc_parser::errors::ParseErrorKind as Wrong;
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{Collector, Diagnostic, MappingCode};
 use crate::span::{Source, Span};
 
 /// What some editors put before a text; JSON has none.
@@ -176,6 +176,6 @@ fn explain(source: &Arc<Source>, wrong: &Wrong, at: Range) -> Diagnostic {
         ),
     };
     let error =
-        Diagnostic::error("mapping/json", message).rule(&Span::new(source, start, end.clamp(start, last)));
+        Diagnostic::error(MappingCode::Json, message).rule(&Span::new(source, start, end.clamp(start, last)));
     error.expected(expected).found(found).help(help)
 }

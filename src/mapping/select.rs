@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::names::Names;
 use super::{Layout, Mapping, builtin, read};
-use crate::diag::{Collector, Diagnostic, Errors, nearest};
+use crate::diag::{Collector, Diagnostic, Errors, MappingCode, nearest};
 use crate::span::Source;
 
 /// A mapping and the two layouts between which to convert.
@@ -109,7 +109,7 @@ pub fn select(from: &str, to: &str, files: &[Arc<Source>]) -> Result<Selection, 
                 found.iter().map(|(at, _)| mappings[*at].family.as_str()).collect::<Vec<_>>().join(", ")
             };
             Err(Diagnostic::error(
-                "mapping/families",
+                MappingCode::Families,
                 format!("`{from}` and `{to}` are layouts of different families"),
             )
             .expected("two layouts of one family: they share the parameters that a conversion meets in")
@@ -118,7 +118,7 @@ pub fn select(from: &str, to: &str, files: &[Arc<Source>]) -> Result<Selection, 
             .into())
         }
         _ => Err(Diagnostic::error(
-            "mapping/ambiguous-name",
+            MappingCode::AmbiguousName,
             format!("several families have `{from}` and `{to}`"),
         )
         .expected("family/layout")
@@ -150,7 +150,7 @@ fn find(mappings: &[Mapping], name: &str, option: &str, errors: &mut Collector) 
                     .flat_map(|layout| [layout.clone(), format!("{}/{layout}", mapping.family)])
             })
             .collect();
-        let error = Diagnostic::error("mapping/unknown-layout", format!("{option} {name}: no such layout"));
+        let error = Diagnostic::error(MappingCode::UnknownLayout, format!("{option} {name}: no such layout"));
         errors.push(match nearest(name, known.iter().map(String::as_str)) {
             Some(near) => error.help(format!("did you mean `{near}`? `qkvconv mapping list` shows all")),
             None => error.help("`qkvconv mapping list` shows all layouts"),

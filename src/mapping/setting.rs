@@ -5,7 +5,7 @@ use serde_json::Value as Plain;
 use super::field::{Field, Object, Value, field, required};
 use super::json::{Json, Kind};
 use super::{Layout, Mapping};
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{Collector, Diagnostic, MappingCode};
 use crate::span::Span;
 
 /// An entry of a framework's config that is no size.
@@ -104,7 +104,7 @@ pub(super) fn setting(span: &Span, value: &Json, errors: &mut Collector) -> Opti
         origins.extend(text.map(|text| origin(text.to_owned())));
     }
     if origins.len() > 1 {
-        let error = Diagnostic::error("mapping/setting", "a setting's value cannot come from two places");
+        let error = Diagnostic::error(MappingCode::Setting, "a setting's value cannot come from two places");
         let error = error.rule(span).expected("one of `is`, `size`, `holds` and `lacks` at most");
         errors.push(error.help("leave out all but one"));
     }
@@ -128,7 +128,8 @@ pub(super) fn check(mapping: &Mapping, layout: &Layout, errors: &mut Collector) 
             Origin::Carried | Origin::Fixed(_) => continue,
         };
         if !known {
-            let error = Diagnostic::error("mapping/setting", format!("`{name}` is no {what} of this family"));
+            let error =
+                Diagnostic::error(MappingCode::Setting, format!("`{name}` is no {what} of this family"));
             let error = error.rule(&setting.span).expected(format!("a declared {what}"));
             errors.push(error.found(format!("`{name}`")).help("correct the name, or declare it"));
         }

@@ -3,16 +3,16 @@
 use super::meet::{Meeting, meet};
 use super::units::{check_in_units, cut_inside_block, region_in_units, target_in_units};
 use super::{Check, Loop, Plan, Region, Requirement, Step, StridedCopy, TensorPlan, Unused, ValueOp, unit};
-use crate::bind::{Allow, BindOptions, Block, Bound, Content, TargetTensor};
+use crate::bind::{Affine, Allow, BindOptions, Block, Bound, Content, SourceId, TargetTensor};
 use crate::catalog::{Catalog, row_major};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, PlanCode};
 use crate::dtype::Dtype;
 use crate::span::Span;
 
 /// A block of a source tensor that holds an instance.
 #[derive(Clone, Copy)]
 struct Place<'a> {
-    source: usize,
+    source: SourceId,
     block: &'a Block,
 }
 
@@ -55,7 +55,7 @@ pub fn build(bound: &Bound, catalog: &Catalog, options: &BindOptions) -> Result<
             if covered != block.elements() {
                 errors.push(
                     Diagnostic::error(
-                        "plan/uncovered",
+                        PlanCode::Uncovered,
                         "no source tensor holds a part of this target tensor",
                     )
                     .file(&catalog.path)
@@ -108,7 +108,7 @@ pub fn build(bound: &Bound, catalog: &Catalog, options: &BindOptions) -> Result<
 /// Lists where each instance is held.
 fn places(bound: &Bound) -> Vec<Vec<Place<'_>>> {
     let mut places = vec![Vec::new(); bound.instances.len()];
-    for (source, tensor) in bound.sources.iter().enumerate() {
+    for (source, tensor) in (0..).map(SourceId::new).zip(&bound.sources) {
         for block in tensor.blocks.iter() {
             if let Content::Param(param) = block.content
                 && let Some((_, instance)) = tensor.instances.iter().find(|(other, _)| *other == param)
@@ -327,13 +327,11 @@ fn copies(
 }
 
 /// Returns what happens to a value between two tensors.
-fn value_op(from: Dtype, stored: (f64, f64), to: Dtype, wanted: (f64, f64)) -> ValueOp {
+fn value_op(from: Dtype, stored: Affine, to: Dtype, wanted: Affine) -> ValueOp {
     if from == to && stored == wanted {
         return ValueOp::Bits;
     }
-    // stored = p·s + o, so p = (stored - o)/s, and wanted = p·t + u.
-    let scale = wanted.0 / stored.0;
-    ValueOp::Convert { from, to, scale, offset: wanted.1 - stored.1 * scale }
+    ValueOp::Convert { from, to, affine: Affine::between(stored, wanted) }
 }
 
 /// Returns what two blocks of one parameter share.
@@ -377,7 +375,7 @@ fn pass_through(catalog: &Catalog, tensor: usize, key: &str, cast: Option<Dtype>
         source_offset: 0,
         target_offset: 0,
         loops: loops.collect(),
-        value: value_op(stored.dtype, (1.0, 0.0), dtype, (1.0, 0.0)),
+        value: value_op(stored.dtype, Affine::IDENTITY, dtype, Affine::IDENTITY),
         again: false,
     };
     let steps = if stored.elements() == 0 { Vec::new() } else { vec![Step::Copy(copy)] };

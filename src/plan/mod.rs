@@ -13,6 +13,7 @@ pub use build::build;
 pub use explain::explain;
 pub use prove::prove;
 
+pub use crate::bind::Affine;
 use crate::catalog::row_major;
 use crate::dtype::Dtype;
 use crate::span::Span;
@@ -154,16 +155,14 @@ impl StridedCopy {
 pub enum ValueOp {
     /// The bits are copied; every reversible conversion does only this.
     Bits,
-    /// `target = source * scale + offset` in f64, then rounded to the target's type.
+    /// `target = source * scale + offset` of `affine` in f64, then rounded to the target's type.
     Convert {
         /// The source's element type.
         from: Dtype,
         /// The target's element type.
         to: Dtype,
-        /// Factor.
-        scale: f64,
-        /// Added after scaling.
-        offset: f64,
+        /// What is done to a source value, as if it were the parameter's.
+        affine: Affine,
     },
 }
 

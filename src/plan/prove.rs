@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::{Plan, Region, Step, unit};
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, PlanCode};
 use crate::dtype::Dtype;
 
 /// What was proved, for the report.
@@ -78,7 +78,7 @@ pub fn prove(plan: &Plan, catalog: &Catalog) -> Result<Proof, Errors> {
 }
 
 fn fault(message: &str, key: &str) -> Diagnostic {
-    Diagnostic::error("plan/unproved", message)
+    Diagnostic::error(PlanCode::Unproved, message)
         .tensor(key)
         .expected("every element once")
         .found("elements that no step or more than one step holds")

@@ -2,7 +2,7 @@
 
 use super::{Check, Region, Requirement, Step, TensorPlan};
 use crate::catalog::Catalog;
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{Collector, Diagnostic, PlanCode};
 use crate::dtype::Dtype;
 use crate::span::Span;
 
@@ -89,7 +89,7 @@ pub(super) fn cut_inside_block(key: &str, dtype: Dtype, rule: Option<&Span>) -> 
     } else {
         "unpack the tensor first, and convert that"
     };
-    let error = Diagnostic::error("plan/cut-block", message)
+    let error = Diagnostic::error(PlanCode::CutBlock, message)
         .tensor(key)
         .expected(format!(
             "cuts and moves of whole blocks along the fastest axis: {elements} elements, {bytes} bytes"

@@ -39,7 +39,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::convert::{Checked, Conversion};
-use crate::diag::{Diagnostic, Errors, Severity};
+use crate::diag::{Diagnostic, Errors};
 use crate::evidence::{Evidence, Question};
 use crate::exec::Rounded;
 use crate::fold::fold_keys;
@@ -135,7 +135,7 @@ pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration)
             .map(|((key, reason), elements)| json!({ "key": key, "reason": reason, "elements": elements })).collect::<Vec<_>>(),
         "proof": { "targets": conversion.proof.targets, "sources": conversion.proof.sources },
         "requirements": conversion.plan.requirements.len(),
-        "warnings": conversion.warnings.iter().map(diagnostic).collect::<Vec<_>>(),
+        "warnings": conversion.warnings,
         "totals": {
             "source_tensors": catalog.tensors.len(),
             "target_tensors": conversion.plan.targets.len(),
@@ -143,7 +143,7 @@ pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration)
             "bytes": conversion.bytes(),
         },
         "verification": outcome.checked.map(verification),
-        "differences": outcome.checked.map(Checked::differences).unwrap_or_default().iter().map(diagnostic).collect::<Vec<_>>(),
+        "differences": outcome.checked.map(Checked::differences).unwrap_or_default(),
         "written": outcome.written,
         "rounded": outcome.rounded.iter().map(|tensor| {
             json!({ "key": tensor.key, "largest_error": tensor.error, "became_zero": tensor.underflows })
@@ -156,7 +156,7 @@ pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration)
 /// Makes the report of a run that failed.
 pub fn failed(errors: &Errors) -> Value {
     let whole = |error: &Diagnostic| {
-        let mut value = diagnostic(error);
+        let mut value = json!(error);
         value["tensors"] = json!(error.tensors);
         value
     };
@@ -221,20 +221,5 @@ pub fn evidence(evidence: &Evidence) -> Value {
         "questions": evidence.questions.iter().map(question).collect::<Vec<_>>(),
         "left_out": evidence.left_out,
         "skipped": evidence.skipped.len(),
-    })
-}
-
-/// Makes a diagnostic's JSON.
-pub fn diagnostic(diagnostic: &Diagnostic) -> Value {
-    json!({
-        "severity": match diagnostic.severity { Severity::Error => "error", Severity::Warning => "warning" },
-        "code": diagnostic.code,
-        "message": diagnostic.message,
-        "file": diagnostic.file.as_ref().map(|path| path.display().to_string()),
-        "tensors": diagnostic.folded_tensors(),
-        "rule": diagnostic.rule.as_ref().map(crate::span::Span::place),
-        "expected": diagnostic.expected,
-        "found": diagnostic.found,
-        "help": diagnostic.help,
     })
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::bind::Bound;
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, VerifyCode};
 use crate::mapping::Layout;
 use crate::provenance::Provenance;
 
@@ -40,7 +40,7 @@ pub fn config_differences(
         };
         let message = "the config beside the target says otherwise than its weights";
         differences.push(
-            Diagnostic::error("verify/differs", message)
+            Diagnostic::error(VerifyCode::Differs, message)
                 .file(path)
                 .rule(&entry.span)
                 .expected(expected)

@@ -15,7 +15,7 @@ fn checked(name: &str, text: &str) -> Result<Report, qkvconv::diag::Errors> {
 }
 
 fn codes(report: &Report) -> Vec<&'static str> {
-    report.findings.iter().map(|finding| finding.diagnostic.code).collect()
+    report.findings.iter().map(|finding| finding.diagnostic.code.as_str()).collect()
 }
 
 fn builtin_text(family: &str) -> String {

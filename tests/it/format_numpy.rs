@@ -72,7 +72,7 @@ fn what_is_no_tensor_is_told_and_objects_are_refused() {
     let wrong = kit::wrong(&open(&fixture("object.npz"), &options));
     let [diagnostic] = &wrong[..] else { panic!("one error") };
     assert_eq!(
-        (diagnostic.code, &diagnostic.tensors[..]),
+        (diagnostic.code.as_str(), &diagnostic.tensors[..]),
         ("format/object-array", &["config".to_owned()][..])
     );
 }

@@ -442,7 +442,7 @@ fn views_that_share_a_part_are_named() {
         let reader = open_bytes(&bytes).expect("opens");
         let [warning] = warnings(&*reader)[..] else { panic!("one warning") };
         assert_eq!(
-            (warning.code, &warning.tensors[..]),
+            (warning.code.as_str(), &warning.tensors[..]),
             ("format/overlapping-views", &["a".into(), "b".into()][..])
         );
         assert!(warning.message.contains("`a` and `b`"), "{}", warning.message);

@@ -475,7 +475,7 @@ fn widths_of_their_own_cannot_be_fused() {
             let errors = done.expect_err("three widths in one tensor");
             for error in errors.diagnostics() {
                 assert_eq!(
-                    (error.code, error.message.as_str()),
+                    (error.code.as_str(), error.message.as_str()),
                     ("bind/size-conflict", "`e` cannot have two sizes")
                 );
                 assert!(error.help.is_some() && !error.tensors.is_empty(), "{from} -> {to}: {error:?}");

@@ -2,14 +2,13 @@
 
 use std::path::PathBuf;
 
-use qkvconv::bind::{Allow, BindOptions, SourceTensor, bind};
+use qkvconv::bind::{Allow, BindOptions, SourceId, SourceTensor, bind, open_size};
 use qkvconv::detect::{Candidate, only};
-use qkvconv::diag::{Diagnostic, Errors};
+use qkvconv::diag::{Diagnostic, Errors, InspectCode};
 use qkvconv::exec::publish::{Existing, Guard, Pending};
 use qkvconv::format::output::{OutputLayout, OutputTensor, lay_out_array};
 use qkvconv::inspect::{Seen, elements, kind, ranges};
-use qkvconv::mapping::role::AxisRole;
-use qkvconv::mapping::{Layout, Mapping};
+use qkvconv::mapping::{Affine, Layout, Mapping};
 use qkvconv::provenance::Provenance;
 use serde_json::{Value, json};
 
@@ -24,7 +23,7 @@ type Found = (String, String, String, Vec<Vec<u64>>);
 
 impl Look<'_> {
     fn wrong(&self, key: &str, message: String) -> Errors {
-        Diagnostic::error("inspect/tensor", message).file(&self.catalog.path).tensor(key).into()
+        Diagnostic::error(InspectCode::Tensor, message).file(&self.catalog.path).tensor(key).into()
     }
 
     /// Looks at one tensor.
@@ -51,7 +50,8 @@ impl Look<'_> {
         let Some(bound) = &candidate.bound else {
             return Err(fail(format!("{}: give it with --axis or --config", candidate.open.join("; "))));
         };
-        let Some(number) = bound.sources.iter().position(|source| source.tensor == at) else {
+        let Some(number) = bound.sources.iter().position(|source| source.tensor == at).map(SourceId::new)
+        else {
             return Err(fail(format!("no rule of {} holds it", candidate.name())));
         };
         let source = &bound.sources[number];
@@ -133,11 +133,12 @@ impl Look<'_> {
     /// A head can be pointed at where an axis is one of heads, and where all sizes that tell its place are known.
     fn check_heads(&self, seen: &Seen<'_>, key: &str, param: &str) -> Result<(), Errors> {
         let (mapping, layout) = (seen.mapping(), seen.layout());
-        let wrong =
-            |code, message: String| Diagnostic::error(code, message).file(&self.catalog.path).tensor(key);
+        let wrong = |code: InspectCode, message: String| {
+            Diagnostic::error(code, message).file(&self.catalog.path).tensor(key)
+        };
         if mapping.head_axis(param).is_none() {
             let axes = mapping.params.get(param).map(|param| param.axes.join(" ")).unwrap_or_default();
-            let error = wrong("inspect/no-heads", format!("no axis of `{param}` is one of heads"))
+            let error = wrong(InspectCode::NoHeads, format!("no axis of `{param}` is one of heads"))
                 .expected("an axis whose role is `query heads` or `kv heads`")
                 .found(format!("`{axes}`"));
             return Err(error
@@ -145,29 +146,16 @@ impl Look<'_> {
                 .into());
         }
         let Some(open) = seen.open_axis(param) else { return Ok(()) };
-        let role = || mapping.axis_role(layout, open).map(AxisRole::name);
-        let about = mapping.axis(layout, open).map(|axis| axis.about.as_str());
-        let about = about.filter(|about| !about.is_empty()).or_else(role);
-        let about = about.map_or(String::new(), |about| format!(" ({about})"));
         // The head size follows from the number of heads, which a config tells.
         let asked = [mapping.head_axis(param), Some(open)].into_iter().flatten();
         let known = |axis: &&str| seen.known_sizes(param).is_some_and(|sizes| sizes.contains_key(*axis));
         let mut asked = asked.filter(|axis| !known(axis));
         let axis = asked.next().unwrap_or(open);
-        let keys = layout.config.get(axis).map(|entry| entry.keys.join("` or `"));
-        Err(wrong("bind/open-size", format!("the size of `{open}` is open{about}"))
-            .found("no --axis, no config entry, no record and no shape tells it")
-            .help(match keys {
-                Some(keys) => {
-                    format!("give it with --axis {axis}=N, or with --config FILE that has `{keys}`")
-                }
-                None => format!("give it with --axis {axis}=N"),
-            })
-            .into())
+        Err(open_size(mapping, &[layout], open, axis).file(&self.catalog.path).tensor(key).into())
     }
 
     /// Tells what the tensor holds, in words and as a picture, or for programs.
-    fn whole(&self, ui: &Ui, args: &InspectArgs, number: usize, params: &[&str]) {
+    fn whole(&self, ui: &Ui, args: &InspectArgs, number: SourceId, params: &[&str]) {
         let (Some((candidate, mapping, layout)), Some(bound)) = (self.fit, self.bound()) else { return };
         let source = &bound.sources[number];
         let tensor = &self.catalog.tensors[source.tensor];
@@ -240,8 +228,8 @@ impl Look<'_> {
             found.axes.iter().zip(&found.shape).map(|(axis, size)| format!("{axis} = {size}")).collect();
         let order = if axes.is_empty() { "one element".to_owned() } else { axes.join(", ") };
         let stored = match source.affine {
-            (1.0, 0.0) => String::new(),
-            (scale, offset) => format!(", as stored: the parameter × {scale} + {offset}"),
+            affine if affine.is_identity() => String::new(),
+            Affine { scale, offset } => format!(", as stored: the parameter × {scale} + {offset}"),
         };
         let said = format!(
             "{}: {param} head {head}, {} [{order}], axes in the canonical order of {}{stored}",
@@ -258,7 +246,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    fn svg(&self, file: Option<Pending>, source: usize, key: &str) -> Result<(), Errors> {
+    fn svg(&self, file: Option<Pending>, source: SourceId, key: &str) -> Result<(), Errors> {
         let (Some(file), Some(picture)) = (file, self.picture(source, (48, 64))) else { return Ok(()) };
         file.publish(picture.svg(key).as_bytes())
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::Args;
 use qkvconv::bind::BindOptions;
 use qkvconv::catalog::Catalog;
-use qkvconv::diag::{Collector, Diagnostic, Errors, nearest};
+use qkvconv::diag::{Collector, Diagnostic, Errors, LintCode, MappingCode, UsageCode, nearest};
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::io_error;
 use qkvconv::format::open;
@@ -89,8 +89,10 @@ fn check_all(ui: &Ui, args: &CheckArgs) -> Result<(), Errors> {
     let mut errors = Collector::default();
     if let Some(checkpoint) = &args.against {
         let [file] = &args.files[..] else {
-            let error =
-                Diagnostic::error("usage/against", "--against holds one mapping file against a checkpoint");
+            let error = Diagnostic::error(
+                UsageCode::Against,
+                "--against holds one mapping file against a checkpoint",
+            );
             let error = error.found(format!("{} mapping files", args.files.len()));
             return Err(error.help("name one of them").into());
         };
@@ -222,13 +224,13 @@ fn check_against(ui: &Ui, args: &CheckArgs, source: &Arc<Source>, checkpoint: &P
 /// Fails with all that keeps a layout from explaining a checkpoint.
 fn misfit(coverage: &Coverage, catalog: &Catalog) -> Result<(), Errors> {
     let mut errors = Collector::default();
-    let error = |code, message: String| Diagnostic::error(code, message).file(&catalog.path);
+    let error = |code: LintCode, message: String| Diagnostic::error(code, message).file(&catalog.path);
     for rule in coverage.missing() {
         let message = format!("nothing matches the rule `{}`, whose parameters are required", rule.template);
-        errors.push(error("lint/no-match", message).rule(&rule.span));
+        errors.push(error(LintCode::NoMatch, message).rule(&rule.span));
     }
     for stranger in coverage.strangers.iter().filter(|_| !coverage.keeps) {
-        let mut found = error("lint/no-rule", "no rule matches".to_owned()).tensor(&stranger.names);
+        let mut found = error(LintCode::NoRule, "no rule matches".to_owned()).tensor(&stranger.names);
         found = found.found(stranger.why.clone());
         errors.push(match &stranger.nearest {
             Some(nearest) => found.help(format!("the nearest rule is `{nearest}`")),
@@ -237,7 +239,7 @@ fn misfit(coverage: &Coverage, catalog: &Catalog) -> Result<(), Errors> {
     }
     coverage.errors.iter().for_each(|other| errors.push(other.clone()));
     if !errors.has_errors() {
-        errors.push(error("lint/no-match", format!("`{}` has no rule for any name", coverage.layout)));
+        errors.push(error(LintCode::NoMatch, format!("`{}` has no rule for any name", coverage.layout)));
     }
     errors.finish(()).map(|_| ())
 }
@@ -249,7 +251,7 @@ fn chosen<'m>(mapping: &'m Mapping, name: Option<&str>) -> Result<Vec<&'m qkvcon
     if !found.is_empty() {
         return Ok(found);
     }
-    let error = Diagnostic::error("mapping/unknown-layout", format!("--layout {name}: no such layout"));
+    let error = Diagnostic::error(MappingCode::UnknownLayout, format!("--layout {name}: no such layout"));
     let near = nearest(bare, mapping.layouts.keys().map(String::as_str));
     Err(match near {
         Some(near) => error.help(format!("did you mean `{near}`?")),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use qkvconv::diag::{Diagnostic, Errors};
+use qkvconv::diag::{Diagnostic, Errors, UsageCode};
 use qkvconv::draft::{Draft, Names, draft, from_list, listed};
 use qkvconv::exec::publish::{Existing, Guard};
 use qkvconv::format::open;
@@ -71,7 +71,7 @@ fn make(ui: &Ui, args: &DraftArgs) -> Result<(), Errors> {
     let family = args.family.clone().unwrap_or_else(|| family_of(&args.from));
     for (option, name) in [("--family", &family), ("--layout", &args.layout)] {
         if name.is_empty() || name.contains('/') {
-            let error = Diagnostic::error("usage/name", format!("{option} {name}: no usable name"));
+            let error = Diagnostic::error(UsageCode::Name, format!("{option} {name}: no usable name"));
             return Err(error.expected("a name without `/`: layouts are written family/layout").into());
         }
     }

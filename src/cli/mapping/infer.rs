@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use qkvconv::diag::{Diagnostic, Errors};
+use qkvconv::diag::{Diagnostic, Errors, InferCode, UsageCode};
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::{Existing, Guard};
 use qkvconv::fold::fold_keys;
@@ -86,7 +86,7 @@ fn infer_from(ui: &Ui, args: &InferArgs) -> Result<Exit, Errors> {
         .map(|stem| stem.to_string_lossy().into_owned());
     let family = args.family.clone().or(named).unwrap_or_else(|| "inferred".to_owned());
     if args.source_layout == args.target_layout {
-        let error = Diagnostic::error("usage/layouts", "both layouts have one name");
+        let error = Diagnostic::error(UsageCode::Layouts, "both layouts have one name");
         return Err(error.help("give --source-layout and --target-layout names that differ").into());
     }
     let side = |path: &Path, root: &Option<String>, named: &Option<PathBuf>, layout: &str| {
@@ -127,7 +127,7 @@ fn infer_from(ui: &Ui, args: &InferArgs) -> Result<Exit, Errors> {
         }
     }
     if inferred.text.is_empty() {
-        return Err(Diagnostic::error("infer/nothing", "no mapping was found").into());
+        return Err(Diagnostic::error(InferCode::Nothing, "no mapping was found").into());
     }
     let text = match &before {
         Some(before) => merge(before, &inferred.parts)?,

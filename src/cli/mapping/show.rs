@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use qkvconv::bind::AxisSizes;
-use qkvconv::diag::{Collector, Diagnostic, Errors, nearest};
+use qkvconv::diag::{BindCode, Collector, Diagnostic, Errors, MappingCode, nearest};
 use qkvconv::explain::{Drawing, Route, family, layout};
 use qkvconv::inspect::{deduce, example, of_config};
 use qkvconv::mapping::select::{all, select};
@@ -74,7 +74,7 @@ fn sizes(args: &ShowArgs, mapping: &Mapping, layouts: &[&Layout]) -> Result<Axis
             let known = mapping.axes.keys().chain(layouts.iter().flat_map(|layout| layout.axes.keys()));
             let known: Vec<&str> = known.map(String::as_str).collect();
             errors.push(
-                Diagnostic::error("bind/unknown-axis", message)
+                Diagnostic::error(BindCode::UnknownAxis, message)
                     .help(format!("its axes are {}", known.join(", "))),
             );
         }
@@ -124,7 +124,7 @@ fn one(ui: &Ui, args: &ShowArgs) -> Result<Vec<String>, Errors> {
         .flat_map(|mapping| mapping.layouts.keys().chain([&mapping.family]))
         .map(String::as_str)
         .collect();
-    let error = Diagnostic::error("mapping/unknown-layout", format!("no layout or family `{}`", args.name));
+    let error = Diagnostic::error(MappingCode::UnknownLayout, format!("no layout or family `{}`", args.name));
     Err(match nearest(&args.name, known) {
         Some(near) => error.help(format!("did you mean `{near}`? `qkvconv mapping list` shows all")),
         None => error.help("`qkvconv mapping list` shows all"),

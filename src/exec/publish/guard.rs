@@ -13,7 +13,7 @@ use super::system::{
 };
 use super::work::Work;
 use super::{Destination, check_name};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, PublishCode};
 use crate::format::shards::named_shards;
 
 /// What a run reads and writes, as far as it is known.
@@ -122,26 +122,26 @@ impl Guard {
     /// `publish/exists` for a file that is there already without `--force`, `publish/not-a-file` for anything there that
     /// is no regular file, such as a link or a device, and `publish/name` for a name with control characters.
     fn check(&self, what: &str, target: &Path, existing: Existing) -> Result<(), Errors> {
-        let fail = |code: &'static str, message: String| Diagnostic::error(code, message).file(target);
+        let fail = |code: PublishCode, message: String| Diagnostic::error(code, message).file(target);
         check_name(target)?;
         if let Some((read, _)) = self.reads.iter().find(|(_, read)| is_of(target, read)) {
             let message = format!("{what} would be written over {read}");
-            return Err(fail("publish/over-source", message).help("write to another file").into());
+            return Err(fail(PublishCode::OverSource, message).help("write to another file").into());
         }
         let is_one = |other: &Path| place(target) == place(other) || is_same(target, other);
         if let Some((other, _)) = self.writes.iter().find(|(_, path)| is_one(path)) {
             let message = format!("{what} would be written over {other} of the same run");
-            return Err(fail("publish/twice", message).help("write to another file").into());
+            return Err(fail(PublishCode::Twice, message).help("write to another file").into());
         }
         match (target.symlink_metadata(), existing) {
             (Ok(there), _) if !there.is_file() => {
                 let kind = if there.is_symlink() { "a symbolic link" } else { "no regular file" };
                 let message = format!("cannot write {what}: it is there already and is {kind}");
-                Err(fail("publish/not-a-file", message).help("write to a file of another name").into())
+                Err(fail(PublishCode::NotAFile, message).help("write to a file of another name").into())
             }
             (Ok(_), Existing::Kept(help)) => {
                 let message = format!("cannot write {what}: the file exists already");
-                Err(fail("publish/exists", message).help(help).into())
+                Err(fail(PublishCode::Exists, message).help(help).into())
             }
             _ => Ok(()),
         }
@@ -213,7 +213,7 @@ mod tests {
 
     fn codes<T>(result: Result<T, Errors>) -> Vec<&'static str> {
         let errors = result.err().expect("refused");
-        errors.diagnostics().iter().map(|diagnostic| diagnostic.code).collect()
+        errors.diagnostics().iter().map(|diagnostic| diagnostic.code.as_str()).collect()
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::record::{read_json, write_json};
 use super::system::{is_there, sync_folder};
 use super::work::{Leave, Work};
 use super::{PublishOptions, Staged, Staging, io_error};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, ExecCode, ResumeCode};
 use crate::exec::Rounded;
 use crate::format::output::OutputLayout;
 use crate::parallel::in_parallel;
@@ -130,7 +130,7 @@ impl Staging {
             return errors;
         }
         let message = format!("{finished} of {} files are finished and stay for --resume", self.files.len());
-        let warning = Diagnostic::warning("resume/kept", message).file(self.work.path());
+        let warning = Diagnostic::warning(ResumeCode::Kept, message).file(self.work.path());
         errors.and(warning.help("give the same command again to go on from them"))
     }
 
@@ -196,7 +196,9 @@ fn hash(staged: &Staged, progress: &dyn Progress) -> Result<String, Errors> {
     let mut buffer = Vec::new();
     for at in (0..staged.size).step_by(CHUNK as usize) {
         if progress.cancelled() {
-            return Err(Diagnostic::error("exec/cancelled", "stopped while reading what was written").into());
+            return Err(
+                Diagnostic::error(ExecCode::Cancelled, "stopped while reading what was written").into()
+            );
         }
         buffer.resize(CHUNK.min(staged.size - at) as usize, 0);
         let read = staged.file.file().and_then(|file| read_exact_at(&file, at, &mut buffer));

@@ -26,7 +26,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, PublishCode};
 use crate::format::FileSet;
 use crate::format::output::{Companion, Content, OutputFile, OutputLayout};
 use crate::positioned::{Handle, read_exact_at, write_all_at};
@@ -148,7 +148,7 @@ impl Staging {
             let message =
                 format!("the output has {} files but the destination is a single one", layout.files.len());
             let help = "name a folder, or leave out `--max-shard-size`";
-            return Err(Diagnostic::error("publish/sharded", message).file(path).help(help).into());
+            return Err(Diagnostic::error(PublishCode::Sharded, message).file(path).help(help).into());
         }
         check_name(destination.path())?;
         let all = layout.files.iter().map(|file| &file.name);
@@ -162,7 +162,7 @@ impl Staging {
         if recover::finish(&mut work, folder, options)? {
             // Seen where this run ends in an error, such as that there is a checkpoint now.
             let message = "an interrupted publication was finished first; the folder holds its checkpoint";
-            out.push(Diagnostic::warning("publish/finished", message).file(destination.path()));
+            out.push(Diagnostic::warning(PublishCode::Finished, message).file(destination.path()));
         }
         if resume.is_some() {
             work.leave = Leave::Finished;
@@ -409,7 +409,7 @@ fn check_name(path: &Path) -> Result<(), Errors> {
         return Ok(());
     }
     let message = format!("the name `{}` has control characters, so it is not written", escaped(&name));
-    Err(Diagnostic::error("publish/name", message).help("write to a file of another name").into())
+    Err(Diagnostic::error(PublishCode::Name, message).help("write to a file of another name").into())
 }
 
 /// Returns the name of an output in its folder, `FOLDER/NAME` where it lies in one there.
@@ -436,7 +436,8 @@ fn open(destination: &Destination) -> Result<(Place, Work), Errors> {
         }
         Destination::Folder(path) => {
             if is_there(path) {
-                let error = Diagnostic::error("publish/not-a-folder", "it is there already and is no folder");
+                let error =
+                    Diagnostic::error(PublishCode::NotAFolder, "it is there already and is no folder");
                 let help = "name a folder, or a file that ends in `.safetensors`";
                 return Err(error.file(path).help(help).into());
             }

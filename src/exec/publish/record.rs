@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::system::{Stamp, io_error, is_own, is_there, named, no_link, sync_folder, unless};
 use super::work::Work;
 use super::{PublishOptions, nested};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, PublishCode};
 
 /// What a publication into a folder replaces and puts there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ impl Record {
             None => {
                 let message = "the record of an interrupted publication cannot be read";
                 let help = "look at the folder that it lies in, then remove that folder";
-                Err(Diagnostic::error("publish/record", message).file(&named(&path)).help(help).into())
+                Err(Diagnostic::error(PublishCode::Record, message).file(&named(&path)).help(help).into())
             }
         }
     }
@@ -75,7 +75,7 @@ pub(super) fn lost(work: &Work) -> Errors {
     let message = "an interrupted publication cannot be finished, for its folder is another now";
     let help =
         "this holds the old checkpoint, the new one, or a part of either; take what you need and remove it";
-    Diagnostic::error("publish/record", message).file(work.path()).help(help).into()
+    Diagnostic::error(PublishCode::Record, message).file(work.path()).help(help).into()
 }
 
 /// Reads a small JSON file of a work folder; `None` where it was not written for that very folder.

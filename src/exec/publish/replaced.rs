@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::system::{is_same, is_there};
+use super::system::{exists, is_same, is_there};
 use super::{Destination, Place, Staging, name_in, nested};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, PublishCode};
 use crate::format::names::index_name;
 use crate::format::output::OutputLayout;
 use crate::format::pieces::is_shard_of;
@@ -50,7 +50,7 @@ impl Staging {
             let ways = names.filter_map(|name| nested::in_the_way(folder, name));
             for path in ways.collect::<BTreeSet<_>>() {
                 let message = "a file or a link is in the way: a folder of the output would have this name";
-                let diagnostic = Diagnostic::error("publish/exists", message).file(&path);
+                let diagnostic = Diagnostic::error(PublishCode::Exists, message).file(&path);
                 out.push(diagnostic.help("remove it, or write to another folder"));
             }
         }
@@ -64,10 +64,9 @@ impl Staging {
                         shown(&source.to_string_lossy())
                     )
                 };
-                let diagnostic = Diagnostic::error("publish/over-source", message).file(path);
-                out.push(diagnostic.help("write to another folder"));
+                out.push(over_source(path, message));
             } else if path.is_dir() {
-                out.push(Diagnostic::error("publish/exists", "a folder is in the way").file(path));
+                out.push(Diagnostic::error(PublishCode::Exists, "a folder is in the way").file(path));
             } else if !self.options.force {
                 let name = match &self.destination {
                     Destination::File(path) => path.file_name().unwrap_or_default().to_string_lossy().into(),
@@ -79,14 +78,12 @@ impl Staging {
                 } else {
                     format!("`{name}` exists already, of a checkpoint that would mix with the new one")
                 };
-                let diagnostic = Diagnostic::error("publish/exists", message).file(path);
-                out.push(diagnostic.help("give `--force` to replace it, or write to another place"));
+                out.push(exists(path, message));
             }
         }
         let destination = self.destination.path();
         if let Some(source) = sources.iter().find(|source| source.is_dir() && is_same(destination, source)) {
-            let diagnostic = Diagnostic::error("publish/over-source", "the destination is the source folder");
-            out.push(diagnostic.file(source).help("write to another folder"));
+            out.push(over_source(source, "the destination is the source folder"));
         }
         out.finish(()).map(|_| ())
     }
@@ -133,4 +130,9 @@ impl Staging {
         };
         self.old_files = old.into_iter().filter(is_old).collect();
     }
+}
+
+/// Describes what a run reads and would write over.
+fn over_source(path: &Path, message: impl Into<String>) -> Diagnostic {
+    Diagnostic::error(PublishCode::OverSource, message).file(path).help("write to another folder")
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::{Staging, kept};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, PublishCode};
 use crate::format::output::{Content, OutputFile, OutputLayout};
 
 impl Staging {
@@ -38,7 +38,7 @@ fn check_space(free: Option<u64>, destination: &Path, needed: u64) -> Result<(),
     match free {
         Some(free) if needed > free => {
             let message = "the output does not fit: the file system has not as much room";
-            Err(Diagnostic::error("publish/space", message)
+            Err(Diagnostic::error(PublishCode::Space, message)
                 .file(destination)
                 .expected(format!("{needed} bytes free, the size of the output"))
                 .found(format!("{free} bytes free"))
@@ -78,7 +78,7 @@ mod tests {
         assert!(check(Some(10), 10).is_ok() && check(None, u64::MAX).is_ok());
         let errors = check(Some(10), 11).expect_err("too large");
         let [error] = errors.diagnostics() else { panic!("{errors}") };
-        assert_eq!((error.code, error.file.as_deref()), ("publish/space", Some(Path::new("out"))));
+        assert_eq!((error.code.as_str(), error.file.as_deref()), ("publish/space", Some(Path::new("out"))));
         let text = format!("{error:?}");
         for part in ["11 bytes free", "10 bytes free", "--allow low-space"] {
             assert!(text.contains(part), "{text}");

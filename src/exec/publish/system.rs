@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::PublishOptions;
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, PublishCode};
 
 /// The way out where a file may not grow as large as it must.
 pub(in crate::exec) const LARGER_FILES: &str = "raise the largest size of a file (`ulimit -f`), write to another file system, or write several files (`--max-shard-size`)";
 
 /// Describes a failure of the file system while writing; `action` completes "cannot …".
 pub fn io_error(path: &Path, action: &str, error: &io::Error) -> Diagnostic {
-    let diagnostic = Diagnostic::error("publish/io", format!("cannot {action}: {error}")).file(&named(path));
+    let diagnostic =
+        Diagnostic::error(PublishCode::Io, format!("cannot {action}: {error}")).file(&named(path));
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             diagnostic.help("free some space, or write to another disk")
@@ -187,8 +188,13 @@ pub(super) fn name_error(path: &Path, error: &io::Error) -> Diagnostic {
 
 /// Describes a file that was not there when the conversion began.
 pub(super) fn appeared(path: &Path) -> Diagnostic {
-    let diagnostic = Diagnostic::error("publish/exists", "it appeared while the conversion ran");
-    diagnostic.file(path).help("give `--force` to replace it, or write to another place")
+    exists(path, "it appeared while the conversion ran")
+}
+
+/// Describes a file that is in the way, and that may be replaced.
+pub(super) fn exists(path: &Path, message: impl Into<String>) -> Diagnostic {
+    let diagnostic = Diagnostic::error(PublishCode::Exists, message).file(path);
+    diagnostic.help("give `--force` to replace it, or write to another place")
 }
 
 /// Gives a file its name in one step. What has the name already is replaced, or is the error
@@ -266,10 +272,10 @@ pub(super) fn parent(path: &Path) -> PathBuf {
 pub(super) fn existing_folder(folder: &Path) -> Result<PathBuf, Errors> {
     match fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => Ok(folder.to_owned()),
-        Ok(_) => Err(Diagnostic::error("publish/not-a-folder", "it is not a folder").file(folder).into()),
+        Ok(_) => Err(Diagnostic::error(PublishCode::NotAFolder, "it is not a folder").file(folder).into()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let diagnostic =
-                Diagnostic::error("publish/no-folder", "the folder for the output does not exist");
+                Diagnostic::error(PublishCode::NoFolder, "the folder for the output does not exist");
             Err(diagnostic.file(folder).help("create it first").into())
         }
         Err(error) => Err(io_error(folder, "look at the folder", &error).into()),

@@ -52,7 +52,7 @@ fn names(folder: &Path) -> Vec<String> {
 
 fn codes<T>(result: Result<T, Errors>) -> Vec<&'static str> {
     let errors = result.err().expect("refused");
-    errors.diagnostics().iter().map(|diagnostic| diagnostic.code).collect()
+    errors.diagnostics().iter().map(|diagnostic| diagnostic.code.as_str()).collect()
 }
 
 fn old_sharded(folder: &Path) {
@@ -241,7 +241,7 @@ fn what_cannot_be_written_is_told_before_anything_is() {
     assert_eq!(stage("file"), ["publish/not-a-folder"]);
     assert_eq!(stage("file/out"), ["publish/not-a-folder"]);
     let full = io_error(Path::new("a"), "write it", &io::ErrorKind::StorageFull.into());
-    assert_eq!((full.code, full.help.is_some()), ("publish/io", true));
+    assert_eq!((full.code.as_str(), full.help.is_some()), ("publish/io", true));
 }
 
 struct Nobody;

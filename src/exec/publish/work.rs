@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use super::system::{
     Stamp, identity, io_error, is_own, is_there, no_link, open_folder, parent, through, unless,
 };
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, PublishCode};
 
 /// The name of the file that is locked.
 const LOCK: &str = "lock";
@@ -199,7 +199,7 @@ impl Work {
             work.note().map_err(|error| other(io_error(&place, "write it", &error).into()))?;
             return Ok(work);
         }
-        let diagnostic = Diagnostic::error("publish/busy", "another run is writing to this destination");
+        let diagnostic = Diagnostic::error(PublishCode::Busy, "another run is writing to this destination");
         Err(other(diagnostic.file(path).help("wait for it, or write to another place").into()))
     }
 
@@ -364,7 +364,7 @@ fn foreign(path: &Path, why: &str) -> Errors {
     let message = "what lies where a run would work was not left there by a run of yours";
     let help =
         "nothing in it was used or changed; look at what it holds and remove it, or write to another place";
-    Diagnostic::error("publish/foreign", message).file(path).found(why).help(help).into()
+    Diagnostic::error(PublishCode::Foreign, message).file(path).found(why).help(help).into()
 }
 
 /// Returns the name of an entry of ours for a destination; two destinations never have the same.

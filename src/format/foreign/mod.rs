@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::listing::names_in;
 use super::store::OpenFile;
 use super::{OpenOptions, shown};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, FormatCode};
 use sample::{Field, Sample};
 pub(super) use table::{SEVERAL_ARCHIVES, SLICES, TENSORFLOW_V1};
 
@@ -22,7 +22,7 @@ pub(super) use table::{SEVERAL_ARCHIVES, SLICES, TENSORFLOW_V1};
 #[derive(Debug)]
 pub(super) struct Kind {
     /// The code of the error.
-    code: &'static str,
+    code: FormatCode,
     /// What it is, completing "it is …".
     is: &'static str,
     /// What tells it; one of them is enough.
@@ -234,7 +234,7 @@ pub(super) fn unknown(path: &Path, head: &[u8]) -> Diagnostic {
     let hex: Vec<String> = start.iter().map(|byte| format!("{byte:02x}")).collect();
     let text: String =
         start.iter().map(|&byte| if matches!(byte, 0x20..=0x7e) { char::from(byte) } else { '.' }).collect();
-    Diagnostic::error("format/unknown", "it is in none of the formats that are read")
+    Diagnostic::error(FormatCode::Unknown, "it is in none of the formats that are read")
         .file(path)
         .expected("safetensors, PyTorch, NumPy, HDF5, Keras, TensorFlow, msgpack of Flax, or GGUF")
         .found(format!("a file that begins with {} (`{text}`)", hex.join(" ")))

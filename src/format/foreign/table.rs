@@ -6,6 +6,7 @@ use super::looks::{
     is_core_ml, is_ctranslate2, is_empty, is_graph, is_meta_graph, is_onnx, is_openvino, is_saved_model,
 };
 use super::{Kind, Sign};
+use crate::diag::FormatCode;
 use Sign::{Beside, Bytes, Ending, Holds, Json, Look, Members, Message, Name, Parts, Tar, Text};
 
 /// What a pointer of Git LFS begins with. (git-lfs/git-lfs, `docs/spec.md`)
@@ -30,7 +31,7 @@ pub(super) const WEIGHTS: &[&str] = &[
 /// What tells a folder that holds folders with checkpoints.
 pub(super) const OUTER: &[&str] = &["latest", "latest_checkpointed_iteration.txt"];
 
-const NOT_READ: &str = "format/not-read";
+const NOT_READ: FormatCode = FormatCode::NotRead;
 
 const UNPACK: &str = "unpack it and name what is inside";
 const LOAD_AND_SAVE: &str = "load it with PyTorch and save it again: `torch.save(torch.load(FILE), FILE)`";
@@ -57,7 +58,7 @@ const SAVED_MODEL: &str = "name the folder that it is in: its `variables` are re
 
 /// Archives one behind the other in one file: the reader of zip archives tells it.
 pub(in crate::format) const SEVERAL_ARCHIVES: &Kind = &Kind {
-    code: "format/several-archives",
+    code: FormatCode::SeveralArchives,
     is: "several zip archives one behind the other, as torch.distributed.checkpoint writes them",
     signs: &[],
     help: DCP_WHOLE,
@@ -66,7 +67,7 @@ pub(in crate::format) const SEVERAL_ARCHIVES: &Kind = &Kind {
 /// Slices of tensors: the reader of safetensors tells it by the metadata.
 /// (pytorch/pytorch, `torch/distributed/checkpoint/filesystem.py`)
 pub(in crate::format) const SLICES: &Kind = &Kind {
-    code: "format/slices",
+    code: FormatCode::Slices,
     is: "one of several files of torch.distributed.checkpoint, each with a slice of every tensor (`DCP_SHARDING_INFO`)",
     signs: &[Parts(&["shard-*-model-*-of-*.safetensors"])],
     help: CONSOLIDATE,
@@ -85,25 +86,25 @@ pub(in crate::format) const TENSORFLOW_V1: &Kind = &Kind {
 pub(super) const KINDS: &[&Kind] = &[
     // What was not fetched.
     &Kind {
-        code: "format/empty",
+        code: FormatCode::Empty,
         is: "an empty file",
         signs: &[Look(is_empty)],
         help: "download or save it again",
     },
     &Kind {
-        code: "format/git-lfs",
+        code: FormatCode::GitLfs,
         is: "a Git LFS pointer, not the file itself",
         signs: &[Text(LFS)],
         help: "run `git lfs pull` in the repository to fetch the file",
     },
     &Kind {
-        code: "format/html",
+        code: FormatCode::Html,
         is: "an HTML page, not a checkpoint",
         signs: &[Text("<!doctype html"), Text("<html"), Text("<!doctype"), Text("<head"), Text("<body")],
         help: "download the file itself: the link leads to a page about it, or wants a login",
     },
     &Kind {
-        code: "format/html",
+        code: FormatCode::Html,
         is: "the error message of a server, not a checkpoint",
         signs: &[
             Text("<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error>"),
@@ -180,7 +181,7 @@ pub(super) const KINDS: &[&Kind] = &[
         help: MEGATRON,
     },
     &Kind {
-        code: "format/rank-folders",
+        code: FormatCode::RankFolders,
         is: "a checkpoint of Megatron with a folder for each rank, whose tensors may be parts",
         signs: &[Holds(&["mp_rank_00"]), Holds(&["mp_rank_00_000"]), Holds(&["mp_rank_00_000_000"])],
         help: RANKS,
@@ -223,13 +224,13 @@ pub(super) const KINDS: &[&Kind] = &[
         help: "unpack it with `tar xf FILE` and name `model_weights.ckpt`",
     },
     &Kind {
-        code: "format/tar",
+        code: FormatCode::Tar,
         is: "a tar archive, as PyTorch wrote before version 0.1.10",
         signs: &[Members(&["storages", "tensors", "pickle"])],
         help: LOAD_AND_SAVE,
     },
     &Kind {
-        code: "format/tar",
+        code: FormatCode::Tar,
         is: "a tar archive",
         signs: &[Tar],
         help: "unpack it with `tar xf FILE` and name the file or folder of the weights",
@@ -245,43 +246,43 @@ pub(super) const KINDS: &[&Kind] = &[
         help: "save its weights: `torch.save(torch.export.load(FILE).state_dict, \"model.pt\")`",
     },
     &Kind {
-        code: "format/compressed",
+        code: FormatCode::Compressed,
         is: "a gzip file",
         signs: &[Bytes(&[(0, b"\x1f\x8b\x08")])],
         help: "unpack it: `tar xzf FILE` for an archive, such as `.nemo`, and `gunzip FILE` for a single file",
     },
     &Kind {
-        code: "format/compressed",
+        code: FormatCode::Compressed,
         is: "a bzip2 file",
         signs: &[Bytes(&[(0, b"BZh"), (4, b"1AY&SY")])],
         help: "unpack it: `tar xjf FILE` for an archive, and `bunzip2 FILE` for a single file",
     },
     &Kind {
-        code: "format/compressed",
+        code: FormatCode::Compressed,
         is: "an xz file",
         signs: &[Bytes(&[(0, b"\xfd7zXZ\0")])],
         help: "unpack it: `tar xJf FILE` for an archive, and `unxz FILE` for a single file",
     },
     &Kind {
-        code: "format/compressed",
+        code: FormatCode::Compressed,
         is: "a Zstandard file",
         signs: &[Bytes(&[(0, b"\x28\xb5\x2f\xfd")])],
         help: "unpack it: `tar --zstd -xf FILE` for an archive, and `unzstd FILE` for a single file",
     },
     &Kind {
-        code: "format/compressed",
+        code: FormatCode::Compressed,
         is: "an LZ4 file",
         signs: &[Bytes(&[(0, b"\x04\x22\x4d\x18")])],
         help: "unpack it with `unlz4 FILE` and name the result",
     },
     &Kind {
-        code: "format/compressed",
+        code: FormatCode::Compressed,
         is: "a 7-Zip archive",
         signs: &[Bytes(&[(0, b"7z\xbc\xaf\x27\x1c")])],
         help: UNPACK,
     },
     &Kind {
-        code: "format/compressed",
+        code: FormatCode::Compressed,
         is: "a RAR archive",
         signs: &[Bytes(&[(0, b"Rar!\x1a\x07")])],
         help: UNPACK,
@@ -418,7 +419,7 @@ pub(super) const KINDS: &[&Kind] = &[
     },
     // Files beside the weights.
     &Kind {
-        code: "format/no-weights",
+        code: FormatCode::NoWeights,
         is: "a configuration, not weights",
         signs: &[
             Json(&["model_type"]),
@@ -432,13 +433,13 @@ pub(super) const KINDS: &[&Kind] = &[
         help: "name the folder that it is in, or the file of the weights",
     },
     &Kind {
-        code: "format/no-weights",
+        code: FormatCode::NoWeights,
         is: "a table of data (Parquet, Arrow), not weights",
         signs: &[Bytes(&[(0, b"PAR1")]), Bytes(&[(0, b"ARROW1")])],
         help: "name the file of the weights",
     },
     &Kind {
-        code: "format/no-weights",
+        code: FormatCode::NoWeights,
         is: "a document or a picture, not weights",
         signs: &[
             Bytes(&[(0, b"%PDF-")]),
@@ -449,7 +450,7 @@ pub(super) const KINDS: &[&Kind] = &[
         help: "name the file of the weights",
     },
     &Kind {
-        code: "format/no-weights",
+        code: FormatCode::NoWeights,
         is: "a program, not weights",
         signs: &[Bytes(&[(0, b"\x7fELF")]), Bytes(&[(0, b"MZ")]), Bytes(&[(0, b"#!/")])],
         help: "name the file of the weights; a llamafile is a zip archive with a GGUF file in it: `unzip FILE`",

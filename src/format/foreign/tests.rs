@@ -196,7 +196,13 @@ fn every_kind_has_a_sample() {
     let told: Vec<&str> =
         samples.iter().map(|(_, _, said)| *said).chain(FOLDERS.iter().map(|(_, said)| *said)).collect();
     for kind in table::KINDS {
-        assert!(told.iter().any(|said| kind.error(Path::new("")).message.contains(said) || kind.code == "format/git-lfs"), "{}", kind.is);
+        assert!(
+            told.iter()
+                .any(|said| kind.error(Path::new("")).message.contains(said)
+                    || kind.code == FormatCode::GitLfs),
+            "{}",
+            kind.is
+        );
     }
 }
 

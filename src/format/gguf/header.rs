@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Number, Value};
 
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::format::facts::LONGEST_LIST;
 use crate::format::store::{OpenFile, RangeReader};
 use crate::format::{io_error, shown};
@@ -113,7 +113,7 @@ pub(super) fn read(file: &Arc<OpenFile>, out: &mut Collector) -> Result<Header, 
         let field = input.field()?;
         if !keys.insert(field.key.clone()) {
             let message = format!("the metadata holds `{}` twice", shown(&field.key));
-            out.push(Diagnostic::error("format/duplicate-key", message).file(&file.path).help(DAMAGED));
+            out.push(Diagnostic::error(FormatCode::DuplicateKey, message).file(&file.path).help(DAMAGED));
         }
         fields.push(field);
     }
@@ -159,7 +159,7 @@ struct Input<'a> {
 
 impl Input<'_> {
     fn bad(&self, message: &str) -> Diagnostic {
-        Diagnostic::error("format/bad-header", message).file(self.path).help(DAMAGED)
+        Diagnostic::error(FormatCode::BadHeader, message).file(self.path).help(DAMAGED)
     }
 
     /// Makes sure that so many bytes are left.
@@ -172,7 +172,7 @@ impl Input<'_> {
             "the file ends inside {what}: {length} bytes from {} on are needed, {left} are there",
             self.position
         );
-        Err(Diagnostic::error("format/truncated", message).file(self.path).help(DAMAGED).into())
+        Err(Diagnostic::error(FormatCode::Truncated, message).file(self.path).help(DAMAGED).into())
     }
 
     fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], Errors> {
@@ -222,7 +222,7 @@ impl Input<'_> {
             version => {
                 let message = format!("it is of GGUF version {version}; versions 2 and 3 are read");
                 let help = "convert it with the tools of llama.cpp";
-                Err(Diagnostic::error("format/version", message).file(self.path).help(help).into())
+                Err(Diagnostic::error(FormatCode::Version, message).file(self.path).help(help).into())
             }
         }
     }
@@ -233,7 +233,10 @@ impl Input<'_> {
         let left = self.end - self.position;
         if count > left / least {
             let message = format!("the header speaks of {count} {things}, the file ends after {left} bytes");
-            return Err(Diagnostic::error("format/truncated", message).file(self.path).help(DAMAGED).into());
+            return Err(Diagnostic::error(FormatCode::Truncated, message)
+                .file(self.path)
+                .help(DAMAGED)
+                .into());
         }
         Ok(count)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::header::{self, Header, Info};
 use super::types;
 use crate::catalog::{TensorMeta, row_major};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode, Severity};
 use crate::dtype::Dtype;
 use crate::format::facts;
 use crate::format::member::{Membership, Split};
@@ -64,7 +64,7 @@ pub(in crate::format) fn read(
             Ok(dtype) => dtype,
             Err(reason) => {
                 let help = "make the file with a type that is read, or leave this tensor out (`--drop`)";
-                let error = fail("format/unknown-dtype", reason, &tensor.key).help(help);
+                let error = fail(FormatCode::UnknownDtype, reason, &tensor.key).help(help);
                 part.refuse(tensor.key, error, out);
                 continue;
             }
@@ -81,7 +81,7 @@ pub(in crate::format) fn read(
             (true, None) => {
                 let message = format!("quantised blocks of a big-endian file are not read: {dtype}");
                 let help = "make the file little-endian with gguf-py's gguf_convert_endian.py";
-                out.push(fail("format/big-endian", message, &tensor.key).help(help));
+                out.push(fail(FormatCode::BigEndian, message, &tensor.key).help(help));
                 continue;
             }
         };
@@ -107,13 +107,13 @@ fn split(header: &Header) -> Option<Membership> {
 }
 
 /// Finds a tensor's type, shape and place; the error is a code and what is wrong.
-fn place(info: &Info, header: &Header, file_size: u64) -> Result<Placed, (&'static str, String)> {
+fn place(info: &Info, header: &Header, file_size: u64) -> Result<Placed, (FormatCode, String)> {
     let dtype = types::dtype(info.kind);
     // The file lists the fastest dimension first.
     let shape: Vec<u64> = info.sizes.iter().rev().copied().collect();
     // Strides grow past a zero too, so a zero must not hide the overflow of the other sizes.
     let product = shape.iter().try_fold(1_u64, |product, &size| product.checked_mul(size.max(1)));
-    let overflow = || ("format/shape-overflow", format!("the size of {shape:?} overflows 64 bits"));
+    let overflow = || (FormatCode::ShapeOverflow, format!("the size of {shape:?} overflows 64 bits"));
     let product = product.ok_or_else(overflow)?;
     let elements = if shape.contains(&0) { 0 } else { product };
     let length = match &dtype {
@@ -123,7 +123,7 @@ fn place(info: &Info, header: &Header, file_size: u64) -> Result<Placed, (&'stat
             if !row.is_multiple_of(of_block) {
                 let message =
                     format!("its rows have {row} elements, no whole blocks of {of_block} ({dtype})");
-                return Err(("format/bad-shape", message));
+                return Err((FormatCode::BadShape, message));
             }
             dtype.byte_len(elements).ok_or_else(overflow)?
         }
@@ -132,7 +132,7 @@ fn place(info: &Info, header: &Header, file_size: u64) -> Result<Placed, (&'stat
     if !info.offset.is_multiple_of(header.alignment) {
         let message =
             format!("its offset {} is no multiple of the alignment {}", info.offset, header.alignment);
-        return Err(("format/bad-offsets", message));
+        return Err((FormatCode::BadOffsets, message));
     }
     let begin = header.data_start.checked_add(info.offset);
     let Some((begin, _)) =
@@ -142,7 +142,7 @@ fn place(info: &Info, header: &Header, file_size: u64) -> Result<Placed, (&'stat
             "its {length} bytes at {} of the data that begins at {} reach past the end of the file at {file_size}",
             info.offset, header.data_start
         );
-        return Err(("format/truncated", message));
+        return Err((FormatCode::Truncated, message));
     };
     Ok(Placed { key: info.name.clone(), dtype, shape, begin, length })
 }
@@ -164,7 +164,7 @@ fn check_order(
     placed: &[Placed],
     header: &Header,
     file_size: u64,
-    fail: &dyn Fn(&'static str, String, &str) -> Diagnostic,
+    fail: &dyn Fn(FormatCode, String, &str) -> Diagnostic,
     out: &mut Collector,
 ) {
     let mut end = header.data_start;
@@ -177,14 +177,14 @@ fn check_order(
         });
         if tensor.dtype.is_err() && tensor.length == 0 && !tensor.shape.contains(&0) {
             let message = "the next tensor begins where it begins".to_owned();
-            out.push(fail("format/overlap", message, &tensor.key));
+            out.push(fail(FormatCode::Overlap, message, &tensor.key));
         } else if tensor.begin < end {
             let message = format!("its data begins {} bytes inside {name}", end - tensor.begin);
-            out.push(fail("format/overlap", message, &tensor.key));
+            out.push(fail(FormatCode::Overlap, message, &tensor.key));
         } else if tensor.begin > expected {
             let message =
                 format!("{} bytes between {name} and this tensor belong to none", tensor.begin - end);
-            out.push(fail("format/hole", message, &tensor.key));
+            out.push(fail(FormatCode::Hole, message, &tensor.key));
         }
         end = end.max(tensor.begin + tensor.length);
         before = Some(tensor);
@@ -194,9 +194,7 @@ fn check_order(
         && file_size > expected
     {
         let message = format!("{} bytes follow the last tensor and belong to none", file_size - end);
-        let path = fail("", String::new(), "").file;
-        let mut warning = Diagnostic::warning("format/trailing-bytes", message).tensor(&last.key);
-        warning.file = path;
-        out.push(warning);
+        let error = fail(FormatCode::TrailingBytes, message, &last.key);
+        out.push(Diagnostic { severity: Severity::Warning, help: None, ..error });
     }
 }

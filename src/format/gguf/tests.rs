@@ -220,7 +220,10 @@ fn what_is_written_is_read_back() {
         ("Not.a.key", "x"),
     ];
     let (layout, warnings) = written(&tensors, &metadata, None).expect("lays out");
-    assert_eq!(warnings.iter().map(|warning| warning.code).collect::<Vec<_>>(), ["format/no-template"]);
+    assert_eq!(
+        warnings.iter().map(|warning| warning.code.as_str()).collect::<Vec<_>>(),
+        ["format/no-template"]
+    );
     assert!(warnings[0].help.as_ref().is_some_and(|help| help.contains("--template")));
     assert_eq!(layout.size % 32, 0);
     let reader = open_bytes(&bytes_of(&layout)).expect("opens");
@@ -275,7 +278,8 @@ fn a_templates_entries_are_taken_byte_for_byte() {
 #[test]
 fn a_template_must_be_a_gguf_file_of_the_right_byte_order() {
     let folder = tempfile::tempdir().expect("folder");
-    let code = |path: &Path| written(&[], &[], Some(path)).err().map(|errors| errors.diagnostics()[0].code);
+    let code =
+        |path: &Path| written(&[], &[], Some(path)).err().map(|errors| errors.diagnostics()[0].code.as_str());
     let mut swapped = b"GGUF\0\0\0\x03".to_vec();
     swapped.resize(24, 0);
     assert_eq!(code(&put(folder.path(), "big", &swapped)), Some("format/big-endian"));
@@ -303,7 +307,7 @@ fn what_gguf_cannot_hold_is_refused_by_name() {
         let errors = written(&[refused], &[], None).err().expect("refused");
         let diagnostic = &errors.diagnostics()[0];
         assert_eq!(
-            (diagnostic.code, &diagnostic.tensors[..]),
+            (diagnostic.code.as_str(), &diagnostic.tensors[..]),
             ("format/cannot-hold", &[refused.key.to_owned()][..])
         );
         assert!(diagnostic.message.contains(said) && diagnostic.help.is_some(), "{diagnostic:?}");

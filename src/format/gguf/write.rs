@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use super::{header, types};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::dtype::Dtype;
 use crate::format::layout::{FileLayout, OutputTensor};
 use crate::format::member::Split;
@@ -51,7 +51,7 @@ pub(in crate::format) fn lay_out(
             let message = "the GGUF file has no metadata of a model (`general.architecture` and what follows from it), \
                            so that no loader of models takes it";
             let help = "give a GGUF file of the same model with --template: its metadata is taken over";
-            out.push(Diagnostic::warning("format/no-template", message).help(help));
+            out.push(Diagnostic::warning(FormatCode::NoTemplate, message).help(help));
             Taken::default()
         }
     };
@@ -88,7 +88,7 @@ pub(in crate::format) fn lay_out(
     let start = (header.len() as u64).next_multiple_of(taken.alignment);
     let Some(size) = end.and_then(|end| end.checked_add(start)) else {
         let message = "the size of all tensors overflows 64 bits";
-        return Err(Diagnostic::error("format/shape-overflow", message).into());
+        return Err(Diagnostic::error(FormatCode::ShapeOverflow, message).into());
     };
     offsets.iter_mut().for_each(|offset| *offset += start);
     // ggml reads the padding behind the last tensor too.
@@ -115,7 +115,7 @@ fn push_text(bytes: &mut Vec<u8>, text: &str) {
 /// Refuses what GGUF, or every reader of it, cannot hold.
 fn check(tensor: &OutputTensor<'_>, out: &mut Collector) {
     let mut fail = |message: String, help: &str| {
-        out.push(Diagnostic::error("format/cannot-hold", message).tensor(tensor.key).help(help));
+        out.push(Diagnostic::error(FormatCode::CannotHold, message).tensor(tensor.key).help(help));
     };
     let OutputTensor { key, dtype, shape } = *tensor;
     let (elements, _) = dtype.block();
@@ -167,7 +167,7 @@ impl Taken {
         out.finish(())?;
         if header.big_endian {
             let message = "the template is a big-endian file";
-            let diagnostic = Diagnostic::error("format/big-endian", message).file(path);
+            let diagnostic = Diagnostic::error(FormatCode::BigEndian, message).file(path);
             return Err(diagnostic.help("give a little-endian one with --template").into());
         }
         let mut taken = Taken { alignment: header.alignment, ..Taken::default() };

@@ -9,7 +9,7 @@ use super::region::Region;
 use super::structure::{Structure, structure};
 use super::superblock;
 use super::walk::Tensor;
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, FormatCode};
 use crate::format::root::{Content, Leaf};
 use crate::format::shards::{check_link, name_problem};
 use crate::format::store::{OpenFile, Store};
@@ -132,7 +132,7 @@ impl Others<'_> {
         {
             let help = "if you trust the link, give `--allow outside-link`";
             let mut diagnostic = wrong(format!("{link}, whose name {problem}"), help);
-            diagnostic.code = "format/path-escape";
+            diagnostic.code = FormatCode::PathEscape.into();
             return Err(diagnostic);
         }
         if !path.exists() {
@@ -169,7 +169,7 @@ impl Others<'_> {
 const MISSING: &str = "save the file again with all arrays in it: open it with h5py and copy them";
 
 fn wrong(message: String, help: &str) -> Box<Diagnostic> {
-    Box::new(Diagnostic::error("format/hdf5-link", message).help(help))
+    Box::new(Diagnostic::error(FormatCode::Hdf5Link, message).help(help))
 }
 
 /// Returns the parts of a path; `.` is the group itself.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::read::read_region;
 use super::region::Region;
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::format::facts;
 use crate::format::part::Part;
 use crate::format::store::{OpenFile, Spool, Store};
@@ -32,7 +32,7 @@ pub(in crate::format) fn read_keras(
 ) -> Result<Part, Errors> {
     let entries = entries(file)?;
     let entry = weights(&entries).ok_or_else(|| {
-        let diagnostic = Diagnostic::error("format/keras", "the archive holds no one file of weights");
+        let diagnostic = Diagnostic::error(FormatCode::Keras, "the archive holds no one file of weights");
         let names: Vec<String> = entries.iter().take(8).map(|entry| shown(&entry.name)).collect();
         let help = "save the model again as `model.keras`, or unpack it and name the file of weights";
         diagnostic.file(&file.path).expected(WEIGHTS).found(names.join(", ")).help(help)
@@ -40,7 +40,7 @@ pub(in crate::format) fn read_keras(
     if let Some(method) = &entry.unread {
         let message = format!("its weights are compressed with {method}, which is not read");
         let help = "unpack the archive and name the file of weights";
-        return Err(Diagnostic::error("format/keras", message).file(&file.path).help(help).into());
+        return Err(Diagnostic::error(FormatCode::Keras, message).file(&file.path).help(help).into());
     }
     let mut part = Part::of(Format::Keras, file);
     part.facts = facts(file, &entries);

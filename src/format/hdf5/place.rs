@@ -6,7 +6,7 @@ use hdf5_pure::{ChunkIndex, Dataset, Layout};
 
 use super::region::Region;
 use super::said;
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, FormatCode};
 use crate::dtype::Dtype;
 use crate::format::shown;
 
@@ -44,11 +44,11 @@ pub(super) fn most_decoded(region: &Region) -> u64 {
 }
 
 fn fail(message: String) -> Box<Diagnostic> {
-    Box::new(Diagnostic::error("format/hdf5", message).help(DAMAGED))
+    Box::new(Diagnostic::error(FormatCode::Hdf5, message).help(DAMAGED))
 }
 
 fn cannot(message: String, help: &str) -> Box<Diagnostic> {
-    Box::new(Diagnostic::error("format/hdf5-storage", message).help(help))
+    Box::new(Diagnostic::error(FormatCode::Hdf5Storage, message).help(help))
 }
 
 /// Returns the bytes of elements, or `None` where they overflow.
@@ -141,7 +141,7 @@ fn at_once(bytes: u64, what: &str, region: &Region, max_chunk: Option<u64>) -> R
         return Ok(());
     }
     let message = "more of it is compressed together than may be in memory at once".to_owned();
-    let diagnostic = Diagnostic::error("format/chunk-size", message);
+    let diagnostic = Diagnostic::error(FormatCode::ChunkSize, message);
     let diagnostic =
         diagnostic.expected(format!("at most {most} bytes for a file of {} bytes", region.length()));
     let help = format!("if you trust the file, `--max-chunk-size {bytes}` reads it with that much memory");

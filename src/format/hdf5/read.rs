@@ -14,7 +14,7 @@ use super::said;
 use super::structure::Structure;
 use super::walk::{Found, Tensor};
 use crate::catalog::{TensorMeta, row_major};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::format::part::Part;
 use crate::format::root::{Content, Descent, Leaf, choose};
 use crate::format::store::{Decode, OpenFile, Spool, Store, copy_swapped};
@@ -44,7 +44,7 @@ pub(super) fn read_region(
     out: &mut Collector,
 ) -> Result<Part, Errors> {
     let Some(path) = part.files.first().map(|file| file.path.clone()) else { return Ok(part) };
-    let fail = |message: String| Diagnostic::error("format/hdf5", message).file(&path).help(DAMAGED);
+    let fail = |message: String| Diagnostic::error(FormatCode::Hdf5, message).file(&path).help(DAMAGED);
     let unreadable = |what: String| Errors::from(fail(format!("the HDF5 file cannot be read: {what}")));
     let mut others = Others::new(options);
     let Structure { metadata, facts, ordered, mut leaves } =

@@ -9,7 +9,7 @@ use super::dtype::{Elements, elements, named};
 use super::place::{Place, place};
 use super::region::Region;
 use super::{DEEPEST, DTYPE, LAYER_NAMES, WEIGHT_NAMES, numbered, said};
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, FormatCode};
 use crate::dtype::Dtype;
 use crate::format::OpenOptions;
 use crate::format::root::{Content, Leaf};
@@ -134,7 +134,8 @@ fn describe(dataset: Dataset, region: &Arc<Region>, options: &OpenOptions) -> Co
         Elements::Of(dtype, swap) => (dtype, swap),
         Elements::Other(what) => return Content::Other(what.to_owned()),
         Elements::Odd(what) => {
-            let diagnostic = Diagnostic::error("format/unsupported-dtype", "no tensor has this type of HDF5");
+            let diagnostic =
+                Diagnostic::error(FormatCode::UnsupportedDtype, "no tensor has this type of HDF5");
             let help = "save it as a float or an integer of 8 to 64 bits";
             return Content::Tensor(Err(Box::new(diagnostic.found(what).help(help))));
         }
@@ -153,7 +154,7 @@ fn describe(dataset: Dataset, region: &Arc<Region>, options: &OpenOptions) -> Co
 }
 
 fn wrong(message: String) -> Content<Tensor> {
-    Content::Tensor(Err(Box::new(Diagnostic::error("format/hdf5", message))))
+    Content::Tensor(Err(Box::new(Diagnostic::error(FormatCode::Hdf5, message))))
 }
 
 /// Tells what bytes without a type are: by the attribute that Keras writes, or as the user says.
@@ -168,7 +169,7 @@ fn opaque(dataset: &Dataset, size: u32, options: &OpenOptions) -> Result<Dtype, 
         return Ok(dtype);
     }
     let message = format!("its elements are {size} opaque bytes each, without a type");
-    let diagnostic = Diagnostic::error("format/opaque-dtype", message);
+    let diagnostic = Diagnostic::error(FormatCode::OpaqueDtype, message);
     Err(Box::new(match size {
         1 => diagnostic
             .help("say what they are: most likely 8-bit floats, `--void-as f8-e4m3` or `--void-as f8-e5m2`"),

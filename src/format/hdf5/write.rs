@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 
 use super::image::{ATTRIBUTE_LIMIT, Attribute, Fits, Image};
 use super::{DEEPEST, DTYPE, LAYER_NAMES, VARS, WEIGHT_NAMES, dtype, numbered};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::dtype::Dtype;
 use crate::format::layout::{FileLayout, OutputTensor};
 use crate::format::shown;
@@ -60,7 +60,7 @@ pub(in crate::format) fn lay_out(
     let image = image(tensors, sizes, &datatypes, &groups, &metadata, form);
     let (bytes, offsets, size) = image.map_err(|what| {
         let message = format!("an HDF5 file cannot hold {what}");
-        Errors::from(Diagnostic::error("format/cannot-hold", message).help(OTHER))
+        Errors::from(Diagnostic::error(FormatCode::CannotHold, message).help(OTHER))
     })?;
     Ok(FileLayout { pieces: vec![(0, bytes)], size, checksums: Vec::new(), offsets, beside: None })
 }
@@ -70,7 +70,7 @@ const OTHER: &str = "write another format, as with `--format safetensors`";
 /// Checks a tensor's name, type and shape, and returns its datatype.
 fn check(tensor: &OutputTensor<'_>, form: Form, out: &mut Collector) -> Vec<u8> {
     let mut fail = |message: &str, help: &str| {
-        let diagnostic = Diagnostic::error("format/cannot-hold", message);
+        let diagnostic = Diagnostic::error(FormatCode::CannotHold, message);
         out.push(diagnostic.tensor(tensor.key).help(help));
     };
     let key = tensor.key;
@@ -134,7 +134,7 @@ fn groups<'a>(tensors: &[OutputTensor<'a>], out: &mut Collector) -> Vec<Members<
         };
         if taken {
             let message = "its name, or a part of it up to a `/`, is both a tensor and a group";
-            let diagnostic = Diagnostic::error("format/cannot-hold", message).tensor(tensor.key);
+            let diagnostic = Diagnostic::error(FormatCode::CannotHold, message).tensor(tensor.key);
             out.push(
                 diagnostic
                     .help("rename one of them: an HDF5 file has tensors and groups as files and folders"),
@@ -164,7 +164,7 @@ fn kept<'a>(
     for name in others.into_keys() {
         let message =
             format!("the metadata `{}` is left out: it is no text of at most 64,512 bytes", shown(name));
-        out.push(Diagnostic::warning("format/metadata-dropped", message));
+        out.push(Diagnostic::warning(FormatCode::MetadataDropped, message));
     }
     let mut kept = fit;
     let has_layers = groups
@@ -273,7 +273,7 @@ mod tests {
         let mut out = Collector::default();
         lay_out(&tensors, &vec![2; tensors.len()], &BTreeMap::new(), &mut out).expect("lays out");
         let errors = out.finish(()).err().map(|errors| errors.diagnostics().to_vec()).unwrap_or_default();
-        errors.into_iter().map(|error| (error.code, error.tensors, error.help)).collect()
+        errors.into_iter().map(|error| (error.code.as_str(), error.tensors, error.help)).collect()
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::Path;
 use indexmap::IndexMap;
 
 use super::walk::{Array, Found, Value};
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, FormatCode};
 
 const MARK: &str = "__msgpack_chunked_array__";
 
@@ -91,7 +91,7 @@ pub(super) fn join(leaves: Vec<(Vec<String>, Value)>, file: &Path) -> Vec<(Vec<S
 /// Makes one array of the chunks.
 fn stored(parts: Parts, path: &str, file: &Path) -> Result<Stored, Box<Diagnostic>> {
     let fail = |message: String| {
-        let diagnostic = Diagnostic::error("format/bad-entry", message).file(file).tensor(path);
+        let diagnostic = Diagnostic::error(FormatCode::BadEntry, message).file(file).tensor(path);
         Box::new(diagnostic.help("the file is damaged: fetch or write it again"))
     };
     if parts.others > 0 {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rmp::Marker;
 
 use super::{ARRAY, COMPLEX, DEEPEST, SCALAR, types};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, FormatCode};
 use crate::dtype::Dtype;
 use crate::format::store::{OpenFile, RangeReader};
 use crate::format::{io_error, shown};
@@ -127,7 +127,7 @@ impl Walk<'_> {
         let left = self.input.end - self.input.position;
         if left > 0 {
             let message = format!("{left} bytes follow the end of the map");
-            let diagnostic = Diagnostic::error("format/trailing-bytes", message).file(self.input.path);
+            let diagnostic = Diagnostic::error(FormatCode::TrailingBytes, message).file(self.input.path);
             return Err(diagnostic.help(DAMAGED).into());
         }
         Ok(())
@@ -164,7 +164,7 @@ impl Walk<'_> {
             && !seen.insert(name.clone())
         {
             let message = format!("a map holds `{}` twice", shown(&name));
-            let diagnostic = Diagnostic::error("format/duplicate-key", message).file(self.input.path);
+            let diagnostic = Diagnostic::error(FormatCode::DuplicateKey, message).file(self.input.path);
             return Err(diagnostic.found(format!("in `{}`", self.shown())).help(DAMAGED).into());
         }
         Ok(name)
@@ -188,7 +188,7 @@ impl Walk<'_> {
         self.names += self.path.iter().map(|name| name.len() + size_of::<String>()).sum::<usize>();
         if self.names > LONGEST_NAMES {
             let message = format!("the names of its arrays take more than {LONGEST_NAMES} bytes");
-            return Err(Diagnostic::error("format/header-too-large", message).file(self.input.path).into());
+            return Err(Diagnostic::error(FormatCode::HeaderTooLarge, message).file(self.input.path).into());
         }
         self.leaves.push((self.path.clone(), value));
         Ok(())
@@ -284,7 +284,7 @@ struct Input<'a> {
 
 impl Input<'_> {
     fn bad(&self, message: &str) -> Diagnostic {
-        Diagnostic::error("format/bad-header", message).file(self.path).help(DAMAGED)
+        Diagnostic::error(FormatCode::BadHeader, message).file(self.path).help(DAMAGED)
     }
 
     /// Makes sure that so many bytes are left.
@@ -295,7 +295,7 @@ impl Input<'_> {
         }
         let message =
             format!("the file ends too early: {length} bytes from {} on, {left} are there", self.position);
-        Err(Diagnostic::error("format/truncated", message).file(self.path).help(DAMAGED).into())
+        Err(Diagnostic::error(FormatCode::Truncated, message).file(self.path).help(DAMAGED).into())
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Errors> {
@@ -421,7 +421,8 @@ impl Input<'_> {
         };
         let Some(dtype) = types::dtype(&name) else {
             let message = format!("the type `{}` is not read", shown(&name));
-            let diagnostic = Diagnostic::error("format/unknown-dtype", message).file(self.path).tensor(path);
+            let diagnostic =
+                Diagnostic::error(FormatCode::UnknownDtype, message).file(self.path).tensor(path);
             let help = "cast the array in Python and save it again";
             return Ok(Err(Box::new(diagnostic.expected(format!("one of {}", types::names())).help(help))));
         };
@@ -429,7 +430,7 @@ impl Input<'_> {
         let product = shape.iter().try_fold(1_u64, |product, &size| product.checked_mul(size.max(1)));
         let Some(product) = product else {
             return fail(
-                "format/shape-overflow",
+                FormatCode::ShapeOverflow,
                 format!("the number of elements of {shape:?} overflows 64 bits"),
             );
         };
@@ -437,10 +438,12 @@ impl Input<'_> {
         match dtype.byte_len(elements) {
             Some(needed) if needed == length => Ok(Ok(Array { dtype, shape, begin: end - length, length })),
             Some(needed) => fail(
-                "format/size-mismatch",
+                FormatCode::SizeMismatch,
                 format!("it has {length} bytes, but its shape {shape:?} and type {dtype} need {needed}"),
             ),
-            None => fail("format/shape-overflow", format!("the size of {shape:?} {dtype} overflows 64 bits")),
+            None => {
+                fail(FormatCode::ShapeOverflow, format!("the size of {shape:?} {dtype} overflows 64 bits"))
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 
 use super::walk::LONGEST_NAME;
 use super::{ARRAY, DEEPEST, types};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::format::layout::{FileLayout, OutputTensor};
 use crate::format::shown;
 
@@ -54,7 +54,7 @@ pub(in crate::format) fn lay_out(
 }
 
 fn cannot(tensor: &OutputTensor<'_>, message: String, help: &str) -> Diagnostic {
-    Diagnostic::error("format/cannot-hold", message).tensor(tensor.key).help(help)
+    Diagnostic::error(FormatCode::CannotHold, message).tensor(tensor.key).help(help)
 }
 
 /// Puts a tensor where its name leads.
@@ -115,7 +115,7 @@ impl Writer<'_> {
     /// Writes a map; its depth is bounded by [`insert`].
     fn map(&mut self, map: &IndexMap<&str, Node<'_>>, out: &mut Collector) {
         let Ok(count) = u32::try_from(map.len()) else {
-            out.push(Diagnostic::error("format/cannot-hold", "a map has more than 4,294,967,295 names"));
+            out.push(Diagnostic::error(FormatCode::CannotHold, "a map has more than 4,294,967,295 names"));
             return;
         };
         push_map(&mut self.now, count);

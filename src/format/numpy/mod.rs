@@ -19,7 +19,7 @@ use super::store::{Decode, OpenFile, Spool, copy_swapped};
 use super::zip::read::{Entry, comment, entries, reader};
 use super::{Format, OpenOptions, shown};
 use crate::catalog::TensorMeta;
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::dtype::Dtype;
 
 /// What an archive of arrays is.
@@ -106,7 +106,7 @@ fn read_npz(file: &Arc<OpenFile>, options: &OpenOptions, out: &mut Collector) ->
         let content = match (entry.unread.clone(), Header::read(&mut reader(file, &entry), entry.size)) {
             (Some(method), _) => {
                 let message = format!("it is compressed with {method}, which is not read");
-                let diagnostic = Diagnostic::error("format/zip-method", message).file(&file.path);
+                let diagnostic = Diagnostic::error(FormatCode::ZipMethod, message).file(&file.path);
                 let help = "save the archive again with `numpy.savez` or `numpy.savez_compressed`";
                 Content::Tensor(Err(Box::new(diagnostic.help(help))))
             }
@@ -164,7 +164,7 @@ fn content(array: Array) -> Content<Found> {
 fn wrong(file: &OpenFile, name: &str, message: &str) -> Diagnostic {
     let message = format!("the array `{}` {message}", shown(name));
     let help = "the file is damaged or cut short: download or save it again";
-    Diagnostic::error("format/npy", message).file(&file.path).tensor(name).help(help)
+    Diagnostic::error(FormatCode::Npy, message).file(&file.path).tensor(name).help(help)
 }
 
 /// Makes tensors of the arrays that are chosen.
@@ -212,17 +212,17 @@ fn tensor(
         Kind::Object => {
             let message = "its elements are Python objects (`|O`): a pickle, which is never run".to_owned();
             let help = "save the array again with elements of a number type, or leave it out";
-            return Err(Box::new(fail("format/object-array", message).help(help)));
+            return Err(Box::new(fail(FormatCode::ObjectArray, message).help(help)));
         }
         Kind::Unheld(descr) | Kind::Other(descr) => {
             let message = format!("no type here holds its elements, `{}`", shown(descr));
             let help = "save the array again with another type, as with `array.astype('f4')`";
-            return Err(Box::new(fail("format/unknown-dtype", message).help(help)));
+            return Err(Box::new(fail(FormatCode::UnknownDtype, message).help(help)));
         }
     };
     let Some(length) = dtype.byte_width().and_then(|width| array.header.bytes(width)) else {
         let message = format!("the size of {:?} {dtype} overflows", array.header.shape);
-        return Err(Box::new(fail("format/shape-overflow", message)));
+        return Err(Box::new(fail(FormatCode::ShapeOverflow, message)));
     };
     let found = array.size.saturating_sub(array.header.start);
     if found != length {
@@ -234,14 +234,14 @@ fn tensor(
     Ok((dtype, swapped, length))
 }
 
-fn opaque(fail: impl Fn(&'static str, String) -> Diagnostic, width: u64, descr: &str) -> Diagnostic {
+fn opaque(fail: impl Fn(FormatCode, String) -> Diagnostic, width: u64, descr: &str) -> Diagnostic {
     let (guess, help) = if width == 2 {
         ("bfloat16, for which NumPy has no type", "if so, add `--void-as bf16`")
     } else {
         ("8-bit floats, for which NumPy has no type", "if so, add `--void-as f8-e4m3` or `--void-as f8-e5m2`")
     };
     let message = format!("its elements are raw bytes without a type (`{}`), probably {guess}", shown(descr));
-    fail("format/opaque-dtype", message).help(help)
+    fail(FormatCode::OpaqueDtype, message).help(help)
 }
 
 /// Returns where the elements lie in the file as they are.
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(keys, ["w", "raw"]);
         let [warning] = &reader.catalog().warnings[..] else { panic!("one warning") };
         assert_eq!(
-            (warning.code, &warning.tensors[..]),
+            (warning.code.as_str(), &warning.tensors[..]),
             ("format/skipped", &["names", "when", "all", "README"].map(String::from)[..])
         );
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::header::MAGIC;
 use super::{METADATA, METADATA_ENTRY};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::dtype::Dtype;
 use crate::format::layout::{FileLayout, OutputTensor, no_json};
 use crate::format::zip::write::{LONGEST_COMMENT, LONGEST_NAME, NewEntry, lay_out as lay_out_archive};
@@ -55,7 +55,7 @@ pub(in crate::format) fn lay_out(
 /// Returns what stands before an array's elements, or reports why the format cannot hold them.
 fn header(tensor: &OutputTensor<'_>, names: &HashSet<&str>, out: &mut Collector) -> Option<Vec<u8>> {
     let mut fail = |message: String, help: &str| {
-        out.push(Diagnostic::error("format/cannot-hold", message).tensor(tensor.key).help(help));
+        out.push(Diagnostic::error(FormatCode::CannotHold, message).tensor(tensor.key).help(help));
     };
     // NumPy looks for the name with its ending first (numpy/numpy, `numpy/lib/_npyio_impl.py`, `NpzFile`).
     if tensor.key.strip_suffix(".npy").is_some_and(|other| names.contains(other)) {

@@ -13,7 +13,7 @@ use super::pickle;
 use super::place::{DAMAGED, Place, Storages};
 use super::storage::StorageId;
 use super::value::{Heap, Value};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, FormatCode};
 use crate::format::shown;
 use crate::format::store::{OpenFile, Spool, Store};
 use crate::format::zip::read::{Entry, bytes, entries, extract};
@@ -40,7 +40,7 @@ pub(super) fn open(file: &Arc<OpenFile>) -> Result<(Heap, Value, Archive), Error
             pickles.iter().take(5).map(|entry| format!("`{}`", shown(&entry.name))).collect();
         let message = "the archive has more than one pickle of data";
         let diagnostic =
-            Diagnostic::error("format/zip", message).expected("one data.pkl").found(names.join(", "));
+            Diagnostic::error(FormatCode::Zip, message).expected("one data.pkl").found(names.join(", "));
         let diagnostic = diagnostic.file(&file.path);
         return Err(diagnostic.help("do not trust this file: readers disagree about which counts").into());
     };
@@ -55,7 +55,7 @@ pub(super) fn open(file: &Arc<OpenFile>) -> Result<(Heap, Value, Archive), Error
             b"big" => true,
             other => {
                 let found = format!("`{}`", shown(&String::from_utf8_lossy(other)));
-                let diagnostic = Diagnostic::error("format/zip", "the archive's byte order is not known");
+                let diagnostic = Diagnostic::error(FormatCode::Zip, "the archive's byte order is not known");
                 let diagnostic = diagnostic.file(&file.path);
                 return Err(diagnostic.expected("`little` or `big`").found(found).help(DAMAGED).into());
             }
@@ -80,7 +80,7 @@ fn input(file: &Arc<OpenFile>, entry: &Entry) -> Result<Input, Diagnostic> {
     if entry.size > most {
         let message = format!("the archive's pickle has {} bytes, over the limit of {most}", entry.size);
         let help = "load it in Python and save the state dict alone";
-        return Err(Diagnostic::error("format/pickle-too-large", message).file(&file.path).help(help));
+        return Err(Diagnostic::error(FormatCode::PickleTooLarge, message).file(&file.path).help(help));
     }
     if entry.deflated {
         let bytes = content(file, entry, most)?;
@@ -100,7 +100,7 @@ fn content(file: &Arc<OpenFile>, entry: &Entry, most: u64) -> Result<Vec<u8>, Di
     };
     result.map_err(|error| {
         let message = format!("the archive's entry `{}` cannot be read: {error}", shown(&entry.name));
-        Diagnostic::error("format/zip", message).file(&file.path).help(DAMAGED)
+        Diagnostic::error(FormatCode::Zip, message).file(&file.path).help(DAMAGED)
     })?;
     Ok(bytes)
 }
@@ -139,7 +139,7 @@ impl Storages for Archive {
     }
 
     fn find(&mut self, id: &StorageId, swapped: u64) -> Result<Place, Diagnostic> {
-        let bad = |message: String| Diagnostic::error("format/bad-storage", message).help(DAMAGED);
+        let bad = |message: String| Diagnostic::error(FormatCode::BadStorage, message).help(DAMAGED);
         let Some(entry) = self.storages.get(&id.key) else {
             return Err(bad(format!("its storage `{}` is not in the archive", shown(&id.key))));
         };
@@ -151,7 +151,7 @@ impl Storages for Archive {
         if let Some(method) = &entry.unread {
             let message = format!("its storage is compressed with {method}, which is not read");
             let help = "load it in Python and save it again";
-            return Err(Diagnostic::error("format/unsupported-tensor", message).help(help));
+            return Err(Diagnostic::error(FormatCode::UnsupportedTensor, message).help(help));
         }
         let swapped = if self.is_big { swapped } else { 1 };
         if !entry.deflated && swapped == 1 {

@@ -10,7 +10,7 @@ use super::archive::Swapper;
 use super::element;
 use super::value::{Heap, Node, Object, Value};
 use crate::catalog::row_major;
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, FormatCode};
 use crate::dtype::Dtype;
 use crate::format::numpy::Kind;
 use crate::format::store::{Decode, Store};
@@ -200,7 +200,7 @@ impl Array {
     pub(super) fn place(&self, options: &OpenOptions, source: &Arc<dyn Store>) -> Result<Placed, Diagnostic> {
         let unsupported = |what: &str, help: &str| {
             let message = format!("it is a NumPy array of {what}");
-            Err(Diagnostic::error("format/unsupported-tensor", message).help(help))
+            Err(Diagnostic::error(FormatCode::UnsupportedTensor, message).help(help))
         };
         let (dtype, swapped) = match &self.kind {
             Kind::Known { dtype, swapped } => (*dtype, *swapped),
@@ -226,7 +226,7 @@ impl Array {
         let product = self.shape.iter().try_fold(width, |product, &size| product.checked_mul(size.max(1)));
         let Some(product) = product.filter(|&product| i64::try_from(product).is_ok()) else {
             return Err(Diagnostic::error(
-                "format/shape-overflow",
+                FormatCode::ShapeOverflow,
                 "the size of its elements overflows 63 bits",
             ));
         };
@@ -295,5 +295,5 @@ fn copy(source: &dyn Store, position: u64, length: u64, is_text: bool, to: &mut 
 
 fn bad(problem: &str) -> Diagnostic {
     let message = format!("the tensor's description is damaged: {problem}");
-    Diagnostic::error("format/bad-tensor", message).help("download or save the file again")
+    Diagnostic::error(FormatCode::BadTensor, message).help("download or save the file again")
 }

@@ -2,11 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, FormatCode};
 use crate::format::store::Store;
 
 /// The bytes that are read at once.
 const BLOCK: u64 = 1 << 16;
+
+/// Describes bytes that the system refuses; the file is named by whoever reads it.
+pub(super) fn unread(error: &std::io::Error) -> Diagnostic {
+    Diagnostic::error(FormatCode::Io, format!("cannot read it: {error}"))
+}
 
 /// Bytes that are read in order.
 #[derive(Debug)]
@@ -64,13 +69,13 @@ impl Input {
         let read = self.store.read_exact_at(self.base, &mut self.buffer);
         read.map_err(|error| {
             self.buffer.clear();
-            Diagnostic::error("format/io", format!("cannot read it: {error}"))
+            unread(&error)
         })
     }
 
     fn ends(&self) -> Diagnostic {
         let message = format!("the pickle breaks off at byte {}", self.end);
-        Diagnostic::error("format/truncated", message).help("download or save the file again")
+        Diagnostic::error(FormatCode::Truncated, message).help("download or save the file again")
     }
 
     /// Reads one byte.
@@ -132,7 +137,7 @@ impl Input {
             if into.len() > longest {
                 let message =
                     format!("the pickle has a line of over {longest} bytes at byte {}", self.position());
-                return Err(Diagnostic::error("format/bad-pickle", message));
+                return Err(Diagnostic::error(FormatCode::BadPickle, message));
             }
         }
     }

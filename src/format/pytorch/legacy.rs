@@ -8,13 +8,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::MOST_PICKLE;
-use super::input::Input;
+use super::input::{Input, unread};
 use super::pickle;
 use super::place::{DAMAGED, Place, Storages};
 use super::rebuild::storage_id;
 use super::storage::StorageId;
 use super::value::{Heap, Node, Value};
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, FormatCode};
 use crate::format::shown;
 use crate::format::store::{OpenFile, Store};
 
@@ -42,13 +42,13 @@ pub(super) fn open(file: &Arc<OpenFile>) -> Result<(Heap, Value, Legacy), Diagno
     if !is_ours {
         let message = "it is a Python pickle, but none that torch.save wrote";
         let help = "load it in Python and save the tensors with torch.save or safetensors";
-        return Err(Diagnostic::error("format/not-pytorch", message).help(help));
+        return Err(Diagnostic::error(FormatCode::NotPytorch, message).help(help));
     }
     let mut input = Input::new(store(), first.position(), file.size.min(MOST_PICKLE));
     let (_, version) = pickle::run(&mut input)?;
     if version != Value::Int(VERSION) {
         let message = "the version of the file's structure is not known";
-        let diagnostic = Diagnostic::error("format/bad-pickle", message).expected(VERSION.to_string());
+        let diagnostic = Diagnostic::error(FormatCode::BadPickle, message).expected(VERSION.to_string());
         return Err(diagnostic.help("load it in Python and save it again"));
     }
     let (machine, information) = pickle::run(&mut input)?;
@@ -73,7 +73,7 @@ fn storages(
         ids.entry(id.key.clone()).or_insert(id);
     }
     let keys = names.sequence(keys).ok_or_else(|| {
-        Diagnostic::error("format/bad-pickle", "the names of the storages are no list").help(DAMAGED)
+        Diagnostic::error(FormatCode::BadPickle, "the names of the storages are no list").help(DAMAGED)
     })?;
     let mut places = Places::with_capacity(keys.len());
     for key in keys {
@@ -84,7 +84,7 @@ fn storages(
         let id = ids.get(&key).ok_or_else(|| {
             let message =
                 format!("the file holds a storage `{}`, but does not say of which type", shown(&key));
-            Diagnostic::error("format/bad-storage", message).help(DAMAGED)
+            Diagnostic::error(FormatCode::BadStorage, message).help(DAMAGED)
         })?;
         let found = count(file, position, is_big, id)?;
         // The count was read from before the end of the file.
@@ -96,11 +96,11 @@ fn storages(
                 file.size,
                 shown(&key)
             );
-            return Err(Diagnostic::error("format/truncated", message).help(DAMAGED));
+            return Err(Diagnostic::error(FormatCode::Truncated, message).help(DAMAGED));
         };
         if places.insert(key.clone(), (start, bytes)).is_some() {
             let message = format!("the file holds the storage `{}` twice", shown(&key));
-            return Err(Diagnostic::error("format/bad-storage", message).help(DAMAGED));
+            return Err(Diagnostic::error(FormatCode::BadStorage, message).help(DAMAGED));
         }
         position = start + bytes;
     }
@@ -112,10 +112,9 @@ fn count(file: &Arc<OpenFile>, position: u64, is_big: bool, id: &StorageId) -> R
     let mut bytes = [0; 8];
     if position.checked_add(8).is_none_or(|end| end > file.size) {
         let message = format!("the file ends at byte {} before the storage `{}`", file.size, shown(&id.key));
-        return Err(Diagnostic::error("format/truncated", message).help(DAMAGED));
+        return Err(Diagnostic::error(FormatCode::Truncated, message).help(DAMAGED));
     }
-    file.read_exact_at(position, &mut bytes)
-        .map_err(|error| Diagnostic::error("format/io", format!("cannot read it: {error}")))?;
+    file.read_exact_at(position, &mut bytes).map_err(|error| unread(&error))?;
     let little = u64::from_le_bytes(bytes);
     let big = u64::from_be_bytes(bytes);
     Ok(if is_big && little != id.count && big == id.count { big } else { little })
@@ -133,7 +132,7 @@ impl Legacy {
     /// Warns of bytes behind the last storage, which PyTorch reads over.
     pub(super) fn warning(&self) -> Option<Diagnostic> {
         let message = format!("{} bytes follow the last storage and are not read", self.rest);
-        (self.rest > 0).then(|| Diagnostic::warning("format/trailing-bytes", message))
+        (self.rest > 0).then(|| Diagnostic::warning(FormatCode::TrailingBytes, message))
     }
 }
 
@@ -141,13 +140,13 @@ impl Storages for Legacy {
     fn find(&mut self, id: &StorageId, _swapped: u64) -> Result<Place, Diagnostic> {
         let Some(&(start, found)) = self.places.get(&id.key) else {
             let message = format!("its storage `{}` is not in the file", shown(&id.key));
-            return Err(Diagnostic::error("format/bad-storage", message).help(DAMAGED));
+            return Err(Diagnostic::error(FormatCode::BadStorage, message).help(DAMAGED));
         };
         let stated = id.count.checked_mul(id.element.width);
         if stated != Some(found) {
             let message = format!("its storage `{}` has another size than the pickle says", shown(&id.key));
             let expected = format!("{} elements of {} bytes", id.count, id.element.width);
-            let diagnostic = Diagnostic::error("format/bad-storage", message).expected(expected);
+            let diagnostic = Diagnostic::error(FormatCode::BadStorage, message).expected(expected);
             return Err(diagnostic.found(format!("{found} bytes")).help(DAMAGED));
         }
         Ok(Place { store: 0, start })

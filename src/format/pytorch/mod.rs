@@ -29,7 +29,7 @@ use super::spec::{Shards, Spec};
 use super::store::{OpenFile, Spool};
 use super::{Format, OpenOptions};
 use crate::catalog::TensorMeta;
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use array::Placed;
 use place::Storages;
 use rebuild::Described;
@@ -112,7 +112,7 @@ fn tensors(
                 let (key, shape) = (key.clone(), array.shape);
                 Ok(TensorMeta { key, dtype, shape, strides, file: ARRAYS, offset })
             }
-            Described::Array(..) => Err(Diagnostic::error("format/bad-tensor", "it is no array")),
+            Described::Array(..) => Err(Diagnostic::error(FormatCode::BadTensor, "it is no array")),
         });
         match tensor {
             Ok(tensor) => part.tensors.push(tensor),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::catalog::TensorMeta;
-use crate::diag::{Collector, Diagnostic};
+use crate::diag::{Collector, Diagnostic, FormatCode};
 use crate::format::shown;
 
 /// How many pairs are reported one by one.
@@ -46,7 +46,7 @@ pub(super) fn warn(file: &Path, tensors: &[TensorMeta], out: &mut Collector) {
                 "`{}` and `{}` share some of their elements in the file and are not the same; each gets a copy of its own",
                 names.0, names.1
             );
-            let diagnostic = Diagnostic::warning("format/overlapping-views", message).file(file);
+            let diagnostic = Diagnostic::warning(FormatCode::OverlappingViews, message).file(file);
             out.push(diagnostic.tensor(&earlier.key).tensor(&tensor.key));
         }
         open.push(at);
@@ -55,7 +55,7 @@ pub(super) fn warn(file: &Path, tensors: &[TensorMeta], out: &mut Collector) {
 
 fn more(file: &Path, out: &mut Collector) {
     let message = "more tensors share some of their elements in the file without being the same";
-    out.push(Diagnostic::warning("format/overlapping-views", message).file(file));
+    out.push(Diagnostic::warning(FormatCode::OverlappingViews, message).file(file));
 }
 
 fn is_same(a: &TensorMeta, b: &TensorMeta) -> bool {

@@ -6,7 +6,7 @@ use super::escape::{raw_unicode, unquote};
 use super::input::Input;
 use super::unsafe_names::is_unsafe;
 use super::value::{Heap, Node, Object, Value};
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, FormatCode};
 use crate::format::shown;
 
 /// The most instructions of a pickle. The pickle of a checkpoint has about 50 for each tensor.
@@ -34,7 +34,7 @@ pub(super) fn run(input: &mut Input) -> Result<(Heap, Value), Diagnostic> {
         machine.count += 1;
         if machine.count > MOST_INSTRUCTIONS {
             let message = format!("the pickle has over {MOST_INSTRUCTIONS} instructions");
-            return Err(Diagnostic::error("format/pickle-too-large", message).help(SAVE_ALONE));
+            return Err(Diagnostic::error(FormatCode::PickleTooLarge, message).help(SAVE_ALONE));
         }
         if machine.step()? {
             let value = machine.pop()?;
@@ -59,7 +59,7 @@ struct Machine<'a> {
 impl Machine<'_> {
     fn bad(&self, problem: &str) -> Diagnostic {
         let message = format!("the pickle is damaged: {problem} before byte {}", self.input.position());
-        Diagnostic::error("format/bad-pickle", message).help("download or save the file again")
+        Diagnostic::error(FormatCode::BadPickle, message).help("download or save the file again")
     }
 
     fn push(&mut self, value: Value) -> Result<(), Diagnostic> {
@@ -468,7 +468,7 @@ fn unsafe_call(name: &str) -> Diagnostic {
         shown(name)
     );
     let help = "nothing was run; do not load this file in Python, and fetch it from a source that you trust";
-    Diagnostic::error("format/unsafe-pickle", message).help(help)
+    Diagnostic::error(FormatCode::UnsafePickle, message).help(help)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::storage::{Raw, StorageId};
 use crate::catalog::TensorMeta;
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, FormatCode};
 use crate::format::shown;
 use crate::format::store::Store;
 
@@ -45,13 +45,13 @@ pub(super) fn place(key: &str, raw: Raw, storages: &mut dyn Storages) -> Result<
     let Some(dtype) = element.dtype else {
         let message = format!("its elements are of the type `torch.{}`, which cannot be held", element.name);
         let help = "load it in Python, convert it to another type and save it again";
-        return Err(Diagnostic::error("format/unsupported-tensor", message).help(help));
+        return Err(Diagnostic::error(FormatCode::UnsupportedTensor, message).help(help));
     };
     // Strides grow past a zero too, so a zero must not hide the overflow of the other sizes.
     let product = shape.iter().try_fold(1_u64, |product, &size| product.checked_mul(size.max(1)));
     if product.and_then(|product| dtype.byte_len(product)).is_none_or(|bytes| i64::try_from(bytes).is_err()) {
         let message = "the size of its elements overflows 63 bits";
-        return Err(Diagnostic::error("format/shape-overflow", message).found(sizes(&shape)).help(DAMAGED));
+        return Err(Diagnostic::error(FormatCode::ShapeOverflow, message).found(sizes(&shape)).help(DAMAGED));
     }
     let is_empty = shape.contains(&0);
     let (first, available) = window(&storage, element.width)?;
@@ -67,7 +67,7 @@ pub(super) fn place(key: &str, raw: Raw, storages: &mut dyn Storages) -> Result<
                  has {available}"
             );
             let found = format!("shape {}, strides {}, offset {offset}", sizes(&shape), sizes(&strides));
-            return Err(Diagnostic::error("format/view-out-of-storage", message).found(found).help(DAMAGED));
+            return Err(Diagnostic::error(FormatCode::ViewOutOfStorage, message).found(found).help(DAMAGED));
         }
     }
     let place = if is_empty && storage.count == 0 {
@@ -94,7 +94,7 @@ fn window(storage: &StorageId, width: u64) -> Result<(u64, u64), Diagnostic> {
         storage.count.checked_mul(storage.element.width).filter(|&bytes| i64::try_from(bytes).is_ok());
     let Some(whole) = whole else {
         let message = format!("the size of its storage `{}` overflows 63 bits", shown(&storage.key));
-        return Err(Diagnostic::error("format/shape-overflow", message).help(DAMAGED));
+        return Err(Diagnostic::error(FormatCode::ShapeOverflow, message).help(DAMAGED));
     };
     let Some((offset, count)) = storage.view else { return Ok((0, whole / width)) };
     let begin = offset.checked_mul(storage.element.width);
@@ -110,7 +110,7 @@ fn window(storage: &StorageId, width: u64) -> Result<(u64, u64), Diagnostic> {
                 shown(&storage.key),
                 storage.count
             );
-            Err(Diagnostic::error("format/view-out-of-storage", message).help(DAMAGED))
+            Err(Diagnostic::error(FormatCode::ViewOutOfStorage, message).help(DAMAGED))
         }
     }
 }

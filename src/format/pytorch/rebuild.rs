@@ -7,7 +7,7 @@ use super::array::{self, Array};
 use super::element;
 use super::storage::{Raw, StorageId};
 use super::value::{Heap, Node, Object, Value};
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, FormatCode};
 use crate::format::shown;
 
 /// How often a tensor may be wrapped: in a parameter, in a subclass.
@@ -135,13 +135,13 @@ fn tensor(heap: &Heap, value: Value) -> Result<Raw, Diagnostic> {
 
 fn bad(problem: &str) -> Diagnostic {
     let message = format!("the tensor's description is damaged: {problem}");
-    Diagnostic::error("format/bad-tensor", message).help("download or save the file again")
+    Diagnostic::error(FormatCode::BadTensor, message).help("download or save the file again")
 }
 
 fn unsupported(what: &str) -> Diagnostic {
     let help = "load it in Python, make it a plain tensor (as with `.dequantize()`, `.to_dense()`, `.resolve_conj()`, `.full_tensor()`) and \
                 save it again";
-    Diagnostic::error("format/unsupported-tensor", format!("it is {what}, which is not read")).help(help)
+    Diagnostic::error(FormatCode::UnsupportedTensor, format!("it is {what}, which is not read")).help(help)
 }
 
 /// Reads `(storage, offset, size, stride)`, then `requires_grad, hooks` from version 2 on, then `dtype` in version 3, then

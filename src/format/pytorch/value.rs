@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, FormatCode};
 use crate::format::store::Store;
 
 /// The most memory in bytes that a pickle's values may take. A tensor takes about 1 KB.
@@ -129,7 +129,7 @@ impl Heap {
         }
         let message = format!("what the pickle describes takes over {MOST_MEMORY} bytes without the tensors");
         let help = "load it in Python and save the state dict alone";
-        Err(Diagnostic::error("format/pickle-too-large", message).help(help))
+        Err(Diagnostic::error(FormatCode::PickleTooLarge, message).help(help))
     }
 
     /// Adds an entry.

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 
 use super::rebuild::{self, Described, describe};
 use super::value::{Heap, Id, Node, Object, Value};
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, FormatCode};
 use crate::format::root::{Content, Leaf};
 use crate::format::shown;
 
@@ -40,7 +40,7 @@ pub(super) fn leaves(heap: &Heap, value: Value) -> Result<Vec<Leaf<Found>>, Diag
     if !has_tensors && !is_dict {
         let message = format!("there are no tensors in it: it holds {}", describe(heap, value));
         return Err(
-            Diagnostic::error("format/no-tensors", message).help("name the file that holds the weights")
+            Diagnostic::error(FormatCode::NoTensors, message).help("name the file that holds the weights")
         );
     }
     let mut walker = Walker {
@@ -58,7 +58,7 @@ pub(super) fn leaves(heap: &Heap, value: Value) -> Result<Vec<Leaf<Found>>, Diag
 fn too_deep() -> Diagnostic {
     let message = format!("its containers are nested more than {DEEPEST} deep");
     let help = "load it in Python and save the state dict alone";
-    Diagnostic::error("format/nested-too-deep", message).help(help)
+    Diagnostic::error(FormatCode::NestedTooDeep, message).help(help)
 }
 
 /// What is known of a node.
@@ -260,7 +260,7 @@ impl Walker<'_> {
         }
         let message = format!("the names of all tensors in it take over {MOST_NAMES} bytes");
         let help = "load it in Python and save the state dict alone";
-        Err(Diagnostic::error("format/pickle-too-large", message).help(help))
+        Err(Diagnostic::error(FormatCode::PickleTooLarge, message).help(help))
     }
 
     /// Lists what is in a container; in a module, the names are joined as in its state dict, and what is no tensor is no

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::catalog::row_major;
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::dtype::Dtype;
 use crate::format::layout::{FileLayout, OutputTensor, no_json};
 use crate::format::zip::write::{NewEntry, lay_out as lay_out_archive};
@@ -33,7 +33,7 @@ pub(in crate::format) fn lay_out(
             None => {
                 let message = format!("PyTorch has no type for {}", tensor.dtype);
                 let help = "choose another format with `--format`, such as safetensors";
-                out.push(Diagnostic::error("format/cannot-hold", message).tensor(tensor.key).help(help));
+                out.push(Diagnostic::error(FormatCode::CannotHold, message).tensor(tensor.key).help(help));
             }
         }
     }
@@ -296,7 +296,7 @@ mod tests {
             assert_eq!(refused.is_some(), dtype.byte_width().is_none(), "{dtype}");
             if let Some(diagnostic) = refused {
                 assert_eq!(
-                    (diagnostic.code, &diagnostic.tensors[..]),
+                    (diagnostic.code.as_str(), &diagnostic.tensors[..]),
                     ("format/cannot-hold", &["a".to_owned()][..])
                 );
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::header::{self, LIMIT};
 use crate::catalog::{TensorMeta, row_major};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::format::facts;
 use crate::format::member::Membership;
 use crate::format::part::Part;
@@ -62,20 +62,20 @@ fn header_length(file: &OpenFile, size: u64, path: &Path) -> Result<u64, Errors>
         |code, message: String| Err(Diagnostic::error(code, message).file(path).help(header::DAMAGED).into());
     if size < 8 {
         let message = format!("the file has {size} bytes: missing {} bytes of the header's length", 8 - size);
-        return fail("format/truncated", message);
+        return fail(FormatCode::Truncated, message);
     }
     let mut length = [0; 8];
     file.read_exact_at(0, &mut length).map_err(|error| io_error(path, "read the header's length", &error))?;
     let length = u64::from_le_bytes(length);
     if length > LIMIT {
         let message = format!("the header would be {length} bytes long, over the limit of {LIMIT}");
-        let diagnostic = Diagnostic::error("format/header-too-large", message).file(path);
+        let diagnostic = Diagnostic::error(FormatCode::HeaderTooLarge, message).file(path);
         return Err(diagnostic.help("it is probably no safetensors file").into());
     }
     let rest = size - 8;
     if length > rest {
         let message = format!("the header is cut short: missing {} bytes of {length}", length - rest);
-        return fail("format/truncated", message);
+        return fail(FormatCode::Truncated, message);
     }
     Ok(length)
 }
@@ -119,7 +119,7 @@ mod tests {
         let reader = open_plain(folder.path()).expect("opens");
         let catalog = reader.catalog();
         assert_eq!((catalog.tensors.len(), catalog.unread.len(), catalog.unread[0].0.as_str()), (1, 1, "b"));
-        let codes: Vec<&str> = catalog.warnings.iter().map(|warning| warning.code).collect();
+        let codes: Vec<&str> = catalog.warnings.iter().map(|warning| warning.code.as_str()).collect();
         assert_eq!(codes, ["format/unknown-dtype"]);
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::header::{LIMIT, METADATA};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::format::layout::{FileLayout, OutputTensor, no_json};
 
 /// Lays out one file. Wider types come first, which aligns every tensor.
@@ -32,12 +32,12 @@ fn lay_out_within(
         let message = "no tensor can be named `__metadata__` in safetensors";
         let help =
             "give it another name in the target layout, or put a prefix before all with `--add-prefix`";
-        out.push(Diagnostic::error("format/reserved-name", message).tensor(tensor.key).help(help));
+        out.push(Diagnostic::error(FormatCode::ReservedName, message).tensor(tensor.key).help(help));
     }
     for tensor in tensors.iter().filter(|tensor| tensor.dtype.is_quantised()) {
         let message = format!("safetensors has no type for the quantised blocks of {}", tensor.dtype);
         let help = "write a GGUF file with `--format gguf`, or dequantise the checkpoint first";
-        out.push(Diagnostic::error("format/cannot-hold", message).tensor(tensor.key).help(help));
+        out.push(Diagnostic::error(FormatCode::CannotHold, message).tensor(tensor.key).help(help));
     }
     let mut order: Vec<usize> = (0..tensors.len()).collect();
     order.sort_by_key(|&tensor| std::cmp::Reverse(tensors[tensor].dtype.bits()));
@@ -57,7 +57,7 @@ fn lay_out_within(
         // Half of what would do if all parts of the header were of one size.
         let most = u128::from(end) * u128::from(limit) / u128::from(length) / 2;
         let help = format!("write more files into a folder, with `--max-shard-size {}`", most.max(1));
-        out.push(Diagnostic::error("format/header-too-large", message).help(help));
+        out.push(Diagnostic::error(FormatCode::HeaderTooLarge, message).help(help));
     }
     let start = header.len() as u64;
     offsets.iter_mut().for_each(|offset| *offset += start);
@@ -125,7 +125,10 @@ mod tests {
         lay_out(&tensors, &[68, 16], &BTreeMap::new(), &mut out).expect("lays out");
         let errors = out.finish(()).expect_err("refused");
         let diagnostic = &errors.diagnostics()[0];
-        assert_eq!((diagnostic.code, &diagnostic.tensors[..]), ("format/cannot-hold", &["a".to_owned()][..]));
+        assert_eq!(
+            (diagnostic.code.as_str(), &diagnostic.tensors[..]),
+            ("format/cannot-hold", &["a".to_owned()][..])
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::proto::{self, Held};
 use super::slices::{self, Grid};
 use super::table::{self, bad_index};
 use crate::catalog::{TensorMeta, row_major};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::dtype::Dtype;
 use crate::fold::fold_keys;
 use crate::format::part::Part;
@@ -95,7 +95,7 @@ fn header(entries: &[table::Entry], path: &Path) -> Result<proto::Header, Errors
         _ => {
             let message =
                 "it is a table, but not the index of a checkpoint: nothing stands under the empty key";
-            let diagnostic = Diagnostic::error("format/bad-index", message).file(path);
+            let diagnostic = Diagnostic::error(FormatCode::BadIndex, message).file(path);
             return Err(diagnostic.help("name the index of a TensorFlow checkpoint, or its prefix").into());
         }
     };
@@ -104,7 +104,7 @@ fn header(entries: &[table::Entry], path: &Path) -> Result<proto::Header, Errors
     if wanted > 1 {
         let message =
             format!("the checkpoint is for readers of version {wanted} and later, and this is version 1");
-        return Err(Diagnostic::error("format/bad-index", message).file(path).into());
+        return Err(Diagnostic::error(FormatCode::BadIndex, message).file(path).into());
     }
     if !matches!(header.endianness, 0 | 1) {
         let message = format!("its order of bytes is {}, neither 0 nor 1", header.endianness);
@@ -147,11 +147,11 @@ fn dtype(entry: &proto::Entry) -> Result<Dtype, Diagnostic> {
         None => format!("the type of the number {} is not known", entry.dtype),
     };
     let help = "save the checkpoint without this tensor, or cast it to another type before";
-    Err(Diagnostic::error("format/unknown-dtype", message).help(help))
+    Err(Diagnostic::error(FormatCode::UnknownDtype, message).help(help))
 }
 
 /// Says that an entry contradicts itself.
-fn damaged(code: &'static str, message: String) -> Diagnostic {
+fn damaged(code: FormatCode, message: String) -> Diagnostic {
     Diagnostic::error(code, message).help(DAMAGED)
 }
 
@@ -164,7 +164,7 @@ impl Index<'_> {
             let place = self.place(entry, &shape, dtype)?;
             return Ok(Tensor { key, dtype, grid: Grid::whole(&shape), shape, cells: vec![place] });
         }
-        let fail = |message: String| damaged("format/bad-entry", message);
+        let fail = |message: String| damaged(FormatCode::BadEntry, message);
         let mut ranges = Vec::with_capacity(entry.slices.len());
         let mut places = Vec::with_capacity(entry.slices.len());
         for slice in &entry.slices {
@@ -189,7 +189,7 @@ impl Index<'_> {
         whole: &proto::Entry,
         dtype: Dtype,
     ) -> Result<Place, Diagnostic> {
-        let fail = |message: String| Err(damaged("format/bad-entry", message));
+        let fail = |message: String| Err(damaged(FormatCode::BadEntry, message));
         let found = self.entries.binary_search_by(|(other, _)| other.as_slice().cmp(key));
         let Some((_, value)) = found.ok().and_then(|at| self.entries.get(at)) else {
             return fail("it has no entry".to_owned());
@@ -210,15 +210,15 @@ impl Index<'_> {
         let needed = shape.iter().product::<u64>().saturating_mul(dtype.bits() / 8);
         let (Ok(offset), Ok(length)) = (u64::try_from(entry.offset), u64::try_from(entry.size)) else {
             let message = format!("it has {} bytes at {}", entry.size, entry.offset);
-            return Err(damaged("format/bad-offsets", message));
+            return Err(damaged(FormatCode::BadOffsets, message));
         };
         if length != needed {
             let message = format!("it has {length} bytes, but its shape and type need {needed}");
-            return Err(damaged("format/size-mismatch", message).found(format!("{dtype}, {shape:?}")));
+            return Err(damaged(FormatCode::SizeMismatch, message).found(format!("{dtype}, {shape:?}")));
         }
         if !(0..self.shards).contains(&entry.shard) {
             let message = format!("it is in the data file {} of {}", entry.shard, self.shards);
-            return Err(damaged("format/bad-entry", message));
+            return Err(damaged(FormatCode::BadEntry, message));
         }
         Ok(Place { shard: entry.shard, offset, length, crc: entry.crc })
     }
@@ -229,17 +229,17 @@ fn shape(entry: &proto::Entry, dtype: Dtype) -> Result<Vec<u64>, Diagnostic> {
     let fail = |code, message: String| Err(damaged(code, message));
     let proto = entry.shape.clone().unwrap_or_default();
     if proto.unknown_rank || proto.dims.iter().any(|dim| dim.size < 0) {
-        return fail("format/bad-shape", "its shape is not known".to_owned());
+        return fail(FormatCode::BadShape, "its shape is not known".to_owned());
     }
     if proto.dims.len() > MOST_DIMS {
         let message = format!("it has {} dimensions, over the limit of {MOST_DIMS}", proto.dims.len());
-        return fail("format/bad-shape", message);
+        return fail(FormatCode::BadShape, message);
     }
     let shape: Vec<u64> = proto.dims.iter().map(|dim| dim.size.unsigned_abs()).collect();
     // Strides are counted as if no dimension were empty.
     let elements = shape.iter().try_fold(dtype.bits(), |bits, size| bits.checked_mul((*size).max(1)));
     if elements.is_none() {
-        return fail("format/shape-overflow", format!("the size of {shape:?} overflows 64 bits"));
+        return fail(FormatCode::ShapeOverflow, format!("the size of {shape:?} overflows 64 bits"));
     }
     Ok(shape)
 }
@@ -286,7 +286,7 @@ fn open_data(
     if index.path.extension().is_none_or(|extension| extension != "index") {
         let message =
             "the name of the index does not end in `.index`, so the data files' names do not follow from it";
-        let diagnostic = Diagnostic::error("format/missing-shard", message).file(index.path);
+        let diagnostic = Diagnostic::error(FormatCode::MissingShard, message).file(index.path);
         out.push(diagnostic.help("give the index and the data files the names that they were saved under"));
         return BTreeMap::new();
     }
@@ -315,7 +315,7 @@ fn open_data(
             missing.len(),
             list.collect::<Vec<_>>().join(", ")
         );
-        let diagnostic = Diagnostic::error("format/missing-shard", message).file(index.path);
+        let diagnostic = Diagnostic::error(FormatCode::MissingShard, message).file(index.path);
         out.push(diagnostic.help("put the data files beside the index; finish the download"));
     }
     files
@@ -329,7 +329,7 @@ fn check_places(tensors: &[Tensor], files: &BTreeMap<i32, Arc<OpenFile>>, out: &
             if place.offset.checked_add(place.length).is_none_or(|end| end > file.size) {
                 let message = "the data file is cut short: the tensor ends behind its end";
                 let found = format!("{} bytes at {} of {}", place.length, place.offset, file.size);
-                let diagnostic = Diagnostic::error("format/truncated", message).file(&file.path);
+                let diagnostic = Diagnostic::error(FormatCode::Truncated, message).file(&file.path);
                 out.push(diagnostic.tensor(&tensor.key).found(found).help(DAMAGED));
             }
         }
@@ -644,7 +644,7 @@ mod tests {
         bundle.add("_CHECKPOINTABLE_OBJECT_GRAPH", &entry);
         let reader = open_plain(&bundle.write()).expect("opens");
         let warnings = &reader.catalog().warnings;
-        assert_eq!((warnings.len(), warnings[0].code), (1, "format/skipped"));
+        assert_eq!((warnings.len(), warnings[0].code.as_str()), (1, "format/skipped"));
         assert!(
             warnings[0].message.contains("`_CHECKPOINTABLE_OBJECT_GRAPH` (text)"),
             "{}",

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::TABLE_MAGIC;
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, FormatCode};
 use crate::format::foreign::listed;
 use crate::format::shards::name_problem;
 use crate::format::shown;
@@ -47,7 +47,7 @@ fn not_there(folder: &Path, named: &[u8], indexes: &[PathBuf]) -> Diagnostic {
     let message = format!(
         "its file `checkpoint` names `{named}` as the latest checkpoint, and that is not in the folder"
     );
-    let diagnostic = Diagnostic::error("format/no-latest", message).file(folder);
+    let diagnostic = Diagnostic::error(FormatCode::NoLatest, message).file(folder);
     let mut others: Vec<String> =
         indexes.iter().filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned())).collect();
     others.sort_unstable();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     fn latest(folder: &Path) -> Result<Option<PathBuf>, &'static str> {
-        latest_in(folder).map_err(|errors| errors.diagnostics()[0].code)
+        latest_in(folder).map_err(|errors| errors.diagnostics()[0].code.as_str())
     }
 
     #[test]

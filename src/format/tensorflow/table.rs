@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use super::{DAMAGED, masked};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, FormatCode};
 use crate::format::store::OpenFile;
 
 /// The last bytes of a table file, such as a checkpoint's index (google/leveldb, `doc/table_format.md`).
@@ -76,7 +76,7 @@ pub(super) fn entries(file: &OpenFile) -> Result<Vec<Entry>, Errors> {
 /// Says that an index is damaged.
 pub(super) fn bad_index(path: &Path, message: impl std::fmt::Display) -> Diagnostic {
     let message = format!("the checkpoint's index is damaged: {message}");
-    Diagnostic::error("format/bad-index", message).file(path).help(DAMAGED)
+    Diagnostic::error(FormatCode::BadIndex, message).file(path).help(DAMAGED)
 }
 
 /// Reads a block, checks it and returns its content.

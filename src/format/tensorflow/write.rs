@@ -5,7 +5,7 @@ use prost::Message;
 
 use super::proto::{Dim, Entry, Header, Shape, TEXT, Version, number_of};
 use super::{TABLE_MAGIC, graph, masked};
-use crate::diag::{Collector, Diagnostic, Errors};
+use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::format::layout::{Beside, DataSum, FileContents, FileLayout, OutputIndex, OutputTensor};
 
 /// What the names of the files begin with.
@@ -65,12 +65,12 @@ struct Row {
 
 fn whole(number: u64) -> Result<i64, Errors> {
     let message = "the checkpoint would have more than 2^63 bytes, which TensorFlow cannot count";
-    i64::try_from(number).map_err(|_| Diagnostic::error("format/cannot-hold", message).into())
+    i64::try_from(number).map_err(|_| Diagnostic::error(FormatCode::CannotHold, message).into())
 }
 
 /// Returns the entry of a tensor, which ends in room for the checksum.
 fn entry(tensor: &OutputTensor<'_>, offset: u64, size: u64) -> Result<Vec<u8>, Diagnostic> {
-    let cannot = |message: String, help: &str| Diagnostic::error("format/cannot-hold", message).help(help);
+    let cannot = |message: String, help: &str| Diagnostic::error(FormatCode::CannotHold, message).help(help);
     if tensor.key.is_empty() {
         return Err(cannot(
             "TensorFlow has no tensor without a name".to_owned(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{END, END64, LOCATOR, SIGNATURE};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, FormatCode};
 use crate::format::foreign;
 use crate::format::store::OpenFile;
 
@@ -12,7 +12,7 @@ pub(super) const DAMAGED: &str = "the file is damaged or cut short: download or 
 
 /// Starts an error about an archive.
 pub(super) fn fail(file: &OpenFile, message: impl Into<String>) -> Diagnostic {
-    Diagnostic::error("format/zip", message).file(&file.path)
+    Diagnostic::error(FormatCode::Zip, message).file(&file.path)
 }
 
 /// Reads little-endian fields one after another; `None` where the bytes end.

@@ -651,7 +651,8 @@ mod tests {
     fn several_archives_in_one_file_are_not_one() {
         let several = |bytes: &[u8]| {
             let errors = read(bytes).expect_err("is refused");
-            let codes: Vec<&str> = errors.diagnostics().iter().map(|diagnostic| diagnostic.code).collect();
+            let codes: Vec<&str> =
+                errors.diagnostics().iter().map(|diagnostic| diagnostic.code.as_str()).collect();
             assert_eq!(codes, ["format/several-archives"]);
         };
         let one = archive(&[stored("data.pkl", b"ab")]);

@@ -1,7 +1,7 @@
 //! The text of a template as its pieces.
 
 use super::Piece;
-use crate::diag::Diagnostic;
+use crate::diag::{Diagnostic, MappingCode};
 use crate::notation::Text;
 
 /// The most pieces of a template, more than any name has; they are matched one inside the other.
@@ -9,8 +9,9 @@ const MOST_PIECES: usize = 100;
 
 /// Parses the part of a template from `start` to `end`.
 pub(super) fn pieces(text: &Text<'_>, start: usize, end: usize) -> Result<Vec<Piece>, Diagnostic> {
-    let error =
-        |from, to, message: String| Diagnostic::error("mapping/template", message).rule(&text.at(from, to));
+    let error = |from, to, message: String| {
+        Diagnostic::error(MappingCode::Template, message).rule(&text.at(from, to))
+    };
     let mut pieces: Vec<Piece> = Vec::new();
     let mut position = start;
     while position < end {

@@ -9,8 +9,9 @@ use super::Difference;
 use super::share::{TensorOutcome, joined, shares};
 use crate::bind::{AxisSizes, Reading};
 use crate::catalog::{Catalog, TensorMeta};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, VerifyCode};
 use crate::format::Reader;
+use crate::mapping::Affine;
 use crate::mapping::key::Captures;
 use crate::parallel::in_parallel_with;
 use crate::progress::Progress;
@@ -25,7 +26,7 @@ pub(super) struct Tensor<'a> {
     /// In its side's catalog.
     pub(super) index: usize,
     pub(super) reading: &'a Reading,
-    pub(super) affine: (f64, f64),
+    pub(super) affine: Affine,
     pub(super) sizes: Vec<(String, Arc<AxisSizes>)>,
     /// Parameters that are there; a rule's others are zeros.
     pub(super) present: Vec<String>,
@@ -290,8 +291,8 @@ impl<'a> Direction<'a> {
         let (a, b) = (self.near.tensors[at].affine, self.far.tensors[chosen.far].affine);
         // The target is what was rounded, from whichever side it is seen.
         let (target, source) = if self.from_target { (a, b) } else { (b, a) };
-        let scale = target.0 / source.0;
-        let offset = target.1 - source.1 * scale;
+        let scale = target.scale / source.scale;
+        let offset = target.offset - source.offset * scale;
         let agreement = match self.from_target {
             _ if near_meta.dtype == far_meta.dtype && a == b => Agreement::Bits,
             true => Agreement::Value { scale, offset },
@@ -406,7 +407,7 @@ fn pick<'t>(table: &'t ParamTable, picks: &[usize]) -> Option<Vec<&'t Class>> {
 }
 
 pub(super) fn system(error: &io::Error, key: &str) -> Diagnostic {
-    Diagnostic::error("verify/read", format!("cannot read back: {error}")).tensor(key)
+    Diagnostic::error(VerifyCode::Read, format!("cannot read back: {error}")).tensor(key)
 }
 
 fn read_error(near: &Side<'_>, far: &Side<'_>, a: &TensorMeta, b: &TensorMeta, error: &io::Error) -> Errors {

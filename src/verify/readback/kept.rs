@@ -6,7 +6,7 @@ use super::direction::{FileBytes, system};
 use super::{Difference, ReadBack, other_type};
 use crate::bind::Bound;
 use crate::catalog::{TensorMeta, row_major};
-use crate::diag::{Diagnostic, Errors};
+use crate::diag::{Diagnostic, Errors, ExecCode};
 use crate::format::Reader;
 use crate::parallel::in_parallel_with;
 use crate::progress::Progress;
@@ -171,7 +171,7 @@ impl<'a> Pair<'a> {
         let mut differing = 0;
         for part in parts.clone() {
             if progress.cancelled() {
-                return Err(Diagnostic::error("exec/cancelled", "stopped while verifying").into());
+                return Err(Diagnostic::error(ExecCode::Cancelled, "stopped while verifying").into());
             }
             if self.way == Way::Bytes {
                 differing += self.bytes(part * CHUNK, buffers)?;

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::naive::Reader as Naive;
-use crate::bind::{AxisSizes, Bound};
-use crate::diag::{Diagnostic, Errors};
+use crate::bind::{AxisSizes, Bound, InstanceId, ParamId};
+use crate::diag::{Diagnostic, Errors, VerifyCode};
 use crate::dtype::Dtype;
 use crate::format::Reader;
 use crate::mapping::select::Selection;
@@ -72,7 +72,7 @@ impl Difference {
         let index =
             if index.is_empty() { String::new() } else { format!(", the first at {}", index.join(" ")) };
         let count = if self.count > 0 { format!(" ({} elements)", self.count) } else { String::new() };
-        let mut error = Diagnostic::error("verify/differs", format!("{}{of}{count}{index}", self.what));
+        let mut error = Diagnostic::error(VerifyCode::Differs, format!("{}{of}{count}{index}", self.what));
         error.help.clone_from(&self.help);
         error.tensors = self.target.iter().chain(&self.source).cloned().collect();
         if let Some((target, wanted)) = self.bits {
@@ -150,10 +150,10 @@ pub fn read_back(
     progress: &dyn Progress,
 ) -> Result<ReadBack, Errors> {
     let mut result = ReadBack::default();
-    let names = |sizes: &[(usize, Arc<AxisSizes>)]| -> Vec<(String, Arc<AxisSizes>)> {
+    let names = |sizes: &[(ParamId, Arc<AxisSizes>)]| -> Vec<(String, Arc<AxisSizes>)> {
         sizes.iter().map(|(param, sizes)| (bound.params[*param].clone(), Arc::clone(sizes))).collect()
     };
-    let present = |instances: &[(usize, usize)]| -> Vec<String> {
+    let present = |instances: &[(ParamId, InstanceId)]| -> Vec<String> {
         instances.iter().map(|(param, _)| bound.params[*param].clone()).collect()
     };
     let sources = bound.sources.iter().map(|tensor| Tensor {

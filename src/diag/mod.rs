@@ -3,8 +3,15 @@
 //! Nothing here prints. The command line draws diagnostics (`src/cli/ui.rs`); a test compares [`Diagnostic::code`], and
 //! [`crate::codes`] documents each code.
 
+mod code;
+mod nearest;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
+
+pub use code::*;
+pub use nearest::{nearest, nearest_key};
+use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::fold::fold_keys;
 use crate::shown::escaped;
@@ -17,6 +24,16 @@ pub enum Severity {
     Error,
     /// Worth knowing; the work goes on.
     Warning,
+}
+
+impl Severity {
+    /// Returns `error` or `warning`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        }
+    }
 }
 
 /// One thing that is wrong with a mapping file, a checkpoint, or the two held against each other.
@@ -41,8 +58,8 @@ pub enum Severity {
 pub struct Diagnostic {
     /// How bad it is.
     pub severity: Severity,
-    /// A stable name, `stage/kind`; [`crate::codes`] documents it.
-    pub code: &'static str,
+    /// What it is about; [`crate::codes`] documents each code.
+    pub code: Code,
     /// What is wrong: one lower-case clause without a final period.
     pub message: String,
     /// The checkpoint file or folder.
@@ -63,10 +80,10 @@ pub struct Diagnostic {
 
 impl Diagnostic {
     /// Starts an error.
-    pub fn error(code: &'static str, message: impl Into<String>) -> Diagnostic {
+    pub fn error(code: impl Into<Code>, message: impl Into<String>) -> Diagnostic {
         Diagnostic {
             severity: Severity::Error,
-            code,
+            code: code.into(),
             message: message.into(),
             file: None,
             tensors: Vec::new(),
@@ -79,7 +96,7 @@ impl Diagnostic {
     }
 
     /// Starts a warning.
-    pub fn warning(code: &'static str, message: impl Into<String>) -> Diagnostic {
+    pub fn warning(code: impl Into<Code>, message: impl Into<String>) -> Diagnostic {
         Diagnostic { severity: Severity::Warning, ..Diagnostic::error(code, message) }
     }
 
@@ -131,15 +148,30 @@ impl Diagnostic {
     }
 }
 
+/// As every JSON of the tool has it: `severity`, `code`, `message`, `file`, `tensors` (folded), `rule` (its place),
+/// `expected`, `found` and `help`; null where there is none.
+impl Serialize for Diagnostic {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("Diagnostic", 9)?;
+        fields.serialize_field("severity", self.severity.as_str())?;
+        fields.serialize_field("code", &self.code)?;
+        fields.serialize_field("message", &self.message)?;
+        // A path need not be text.
+        fields.serialize_field("file", &self.file.as_ref().map(|path| path.display().to_string()))?;
+        fields.serialize_field("tensors", &self.folded_tensors())?;
+        fields.serialize_field("rule", &self.rule.as_ref().map(Span::place))?;
+        fields.serialize_field("expected", &self.expected)?;
+        fields.serialize_field("found", &self.found)?;
+        fields.serialize_field("help", &self.help)?;
+        fields.end()
+    }
+}
+
 /// Everything in lines, as an `unwrap` or a test shows it. Tensors are folded, of many only the first are told.
 impl fmt::Debug for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MOST: usize = 8;
-        let severity = match self.severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        };
-        write!(f, "{severity}[{}]: {}", self.code, escaped(&self.message))?;
+        write!(f, "{}[{}]: {}", self.severity.as_str(), self.code, escaped(&self.message))?;
         let mut line = |name: &str, text: &str| write!(f, "\n  {name}: {}", escaped(text));
         if let Some(file) = &self.file {
             line("file", &file.display().to_string())?;
@@ -199,14 +231,43 @@ impl Errors {
         self
     }
 
-    /// Names a file in the diagnostics of that stage, such as `exec/`, that name none.
-    pub fn in_file(mut self, stage: &str, path: &Path) -> Errors {
-        for diagnostic in
-            self.0.iter_mut().filter(|other| other.code.starts_with(stage) && other.file.is_none())
-        {
+    /// Names a file in the diagnostics of that stage that name none.
+    pub(crate) fn in_file(self, stage: Stage, path: &Path) -> Errors {
+        self.named(path, |code| code.stage() == stage)
+    }
+
+    /// Names the output in failures to write it that name no file.
+    pub(crate) fn written_to(self, path: &Path) -> Errors {
+        self.named(path, |code| code == ExecCode::Write)
+    }
+
+    fn named(mut self, path: &Path, is_of: impl Fn(Code) -> bool) -> Errors {
+        for diagnostic in self.0.iter_mut().filter(|other| is_of(other.code) && other.file.is_none()) {
             diagnostic.file = Some(path.to_owned());
         }
         self
+    }
+
+    /// Returns whether a diagnostic has that code.
+    pub fn has(&self, code: impl Into<Code>) -> bool {
+        let code = code.into();
+        self.0.iter().any(|diagnostic| diagnostic.code == code)
+    }
+
+    /// Returns what a run that ends with these has come to: what was cancelled says nothing of what it would have found,
+    /// and where all is a matter of usage nothing was looked at.
+    pub fn class(&self) -> Class {
+        let mut classes = self.0.iter().map(|diagnostic| diagnostic.code.class());
+        let any = |class: Class| self.0.iter().any(|diagnostic| diagnostic.code.class() == class);
+        if any(Class::Cancelled) {
+            Class::Cancelled
+        } else if any(Class::Differs) {
+            Class::Differs
+        } else if classes.all(|class| class == Class::Usage) {
+            Class::Usage
+        } else {
+            Class::Failed
+        }
     }
 }
 
@@ -303,48 +364,6 @@ fn merge(diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
     merged
 }
 
-/// Longer names, in bytes, are not compared with others.
-const LONGEST_NAME: usize = 512;
-
-/// Returns the name of a tensor that differs from `key` in a slip of up to three characters, where there is one.
-///
-/// Names of tensors are long and alike; what [`nearest`] takes for near would be any other tensor of the module.
-pub fn nearest_key<'a>(key: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    const MOST: usize = 3;
-    // The distance costs the product of the lengths, and a hostile name may be of megabytes.
-    let fits = |other: &&str| other.len().abs_diff(key.len()) <= 4 * MOST && other.len() <= LONGEST_NAME;
-    let near = known.into_iter().filter(fits).map(|other| (strsim::osa_distance(key, other), other));
-    near.filter(|(distance, _)| *distance <= MOST)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, other)| other)
-}
-
-/// Returns the known name nearest to `name`, where one is near enough to be meant.
-pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // The distance costs the product of the lengths, and no name of that length is a slip for another.
-    if name.len() > LONGEST_NAME {
-        return None;
-    }
-    let mut best: Option<(f64, &str)> = None;
-    for candidate in known.into_iter().filter(|other| other.len() <= LONGEST_NAME) {
-        // A name of which more than half is other letters is another name, whatever else it shares.
-        let distance = strsim::osa_distance(name, candidate);
-        if 2 * distance > name.chars().count().max(candidate.chars().count()) {
-            continue;
-        }
-        // 0.7 is where burn-store's suggestions begin too (tracel-ai/burn, crates/burn-store/src/apply_result.rs).
-        let mut score = strsim::jaro_winkler(name, candidate);
-        // Of a short word (`kye` for `key`) one slip is most of it.
-        if candidate.len() > 2 && distance == 1 {
-            score = score.max(0.7);
-        }
-        if score >= 0.7 && best.is_none_or(|(other, _)| score > other) {
-            best = Some((score, candidate));
-        }
-    }
-    best.map(|(_, candidate)| candidate)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -353,9 +372,11 @@ mod tests {
     fn equal_complaints_about_many_tensors_become_one() {
         let mut collector = Collector::default();
         for layer in 0..3 {
-            collector.push(Diagnostic::error("a/b", "it is wrong").tensor(format!("layers.{layer}.w")));
+            collector.push(
+                Diagnostic::error(DataCode::Unequal, "it is wrong").tensor(format!("layers.{layer}.w")),
+            );
         }
-        collector.push(Diagnostic::error("a/b", "it is wrong otherwise").tensor("w"));
+        collector.push(Diagnostic::error(DataCode::Unequal, "it is wrong otherwise").tensor("w"));
         let errors = collector.finish(()).expect_err("has errors");
         assert_eq!(errors.diagnostics().len(), 2);
         assert_eq!(errors.diagnostics()[0].folded_tensors(), ["layers.{0..2}.w (3)"]);
@@ -367,14 +388,14 @@ mod tests {
         let source = std::sync::Arc::new(crate::span::Source { name: "mapping.json".into(), text });
         let mut collector = Collector::default();
         for layer in 0..200 {
-            let error = Diagnostic::error("a/b", "it is wrong").file("m.safetensors".as_ref());
+            let error = Diagnostic::error(DataCode::Unequal, "it is wrong").file("m.safetensors".as_ref());
             let error = error.tensor(format!("layers.{layer}.q")).rule(&Span::new(&source, 4, 7));
             collector.push(error.related(&Span::new(&source, 8, 9), "the other").help("mend\u{1b}it"));
         }
         let errors = collector.finish(()).expect_err("has errors");
         assert_eq!(
             format!("{errors:?}"),
-            "error[a/b]: it is wrong\n  file: m.safetensors\n  tensor: layers.{0..199}.q (200)\n  rule: mapping.json:2:1\n  \
+            "error[data/unequal]: it is wrong\n  file: m.safetensors\n  tensor: layers.{0..199}.q (200)\n  rule: mapping.json:2:1\n  \
              related: mapping.json:3:1, the other\n  help: mend\\u{1b}it"
         );
     }
@@ -382,29 +403,7 @@ mod tests {
     #[test]
     fn warnings_alone_do_not_fail() {
         let mut collector = Collector::default();
-        collector.push(Diagnostic::warning("a/b", "look"));
+        collector.push(Diagnostic::warning(DataCode::Unequal, "look"));
         assert_eq!(collector.finish(7).map(|(value, warnings)| (value, warnings.len())), Ok((7, 1)));
-    }
-
-    #[test]
-    fn a_name_of_a_hostile_length_is_near_to_none() {
-        // The distance of two such names would take hours.
-        let (long, other) = ("a.".repeat(500_000), "a.".repeat(500_001));
-        assert_eq!(nearest(&long, [other.as_str(), "a"]), None);
-        assert_eq!(nearest("a.b", [long.as_str(), "a.c"]), Some("a.c"));
-    }
-
-    #[test]
-    fn the_nearest_name_is_near() {
-        assert_eq!(nearest("q.wieght", ["k.weight", "q.weight"]), Some("q.weight"));
-        assert_eq!(nearest("zzz", ["k.weight", "q.weight"]), None);
-        assert_eq!(nearest("kye", ["query", "key"]), Some("key"));
-        assert_eq!(nearest("x", ["a", "h"]), None);
-        assert_eq!(nearest("x/b", ["flux/bfl", "whisper/mlx"]), None);
-        assert_eq!(
-            nearest_key("l.1.k_proj.weight", ["l.1.qkv.weight", "l.1.k_prj.weight"]),
-            Some("l.1.k_prj.weight")
-        );
-        assert_eq!(nearest_key("l.1.v_proj.weight", ["l.1.qkv.weight"]), None);
     }
 }
