@@ -35,6 +35,19 @@ impl Allow {
         (Allow::MissingConfig, "missing-config"),
         (Allow::LeftBehind, "left-behind"),
     ];
+
+    /// Returns what is allowed, in a few words.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Allow::Unmatched => "tensors that no rule matches pass through untouched",
+            Allow::IndexGap => "numbers in names (layers, heads, files) may be missing",
+            Allow::Missing => "parameters may be missing; target tensors that need them are left out",
+            Allow::NonzeroPadding => "padding that is not zero is dropped",
+            Allow::MixedPrefix => "some names may lack the prefix that is stripped",
+            Allow::MissingConfig => "without a config its conditions are taken to hold",
+            Allow::LeftBehind => "scales, norms and the like of a converted weight stay as they are",
+        }
+    }
 }
 
 /// What becomes of tied tensors that pass through.

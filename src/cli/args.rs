@@ -12,7 +12,9 @@ use qkvconv::format::Format;
 /// Mapping files beside those that are built in.
 #[derive(Clone, Debug, Args)]
 pub(super) struct MappingFiles {
-    /// A mapping file of your own; may be given several times. Example: --mapping my-model.json
+    /// A mapping file of your own; may be given several times.
+    ///
+    /// Example: --mapping my-model.json
     #[arg(long = "mapping", value_name = "FILE")]
     pub(super) mappings: Vec<PathBuf>,
 }
@@ -20,11 +22,17 @@ pub(super) struct MappingFiles {
 /// The layouts, and how the source is read.
 #[derive(Debug, Args)]
 pub(super) struct LayoutArgs {
-    /// The layout of the source, `family/layout` or bare, or `auto` where exactly one explains it. Example: --from pytorch-fused
+    /// The layout of the source, or `auto`.
+    ///
+    /// `family/layout` or bare; `auto` takes the one that explains the source.
+    ///
+    /// Example: --from pytorch-fused
     #[arg(long, value_name = "LAYOUT", required = true)]
     pub(super) from: Option<String>,
 
-    /// The layout of the destination. Example: --to attention/per-head
+    /// The layout of the destination.
+    ///
+    /// Example: --to attention/per-head
     #[arg(long, value_name = "LAYOUT", required = true)]
     pub(super) to: Option<String>,
 
@@ -34,83 +42,126 @@ pub(super) struct LayoutArgs {
     #[command(flatten)]
     pub(super) open: OpenArgs,
 
-    /// The size of an axis; may be given several times. Example: --axis h=12 --axis g=4
+    /// The size of an axis; may be given several times.
+    ///
+    /// Example: --axis h=12 --axis g=4
     #[arg(long = "axis", value_name = "AXIS=SIZE", value_parser = axis_size)]
     pub(super) axes: Vec<(String, u64)>,
 
-    /// The source's config; without it config.json or params.json beside the source is read. Example: --config config.json
+    /// The source's config; without it config.json or params.json beside the source is read.
+    ///
+    /// Example: --config config.json
     #[arg(long, value_name = "FILE", help_heading = "Source")]
     pub(super) config: Option<PathBuf>,
 
-    /// Take only tensors whose names match. Example: --only 'encoder.*'
+    /// Take only tensors whose names match.
+    ///
+    /// Example: --only 'encoder.*'
     #[arg(long, value_name = "GLOB", help_heading = "Source")]
     pub(super) only: Vec<String>,
 
     /// Convert only the modules whose paths match, what stands before the names of a family's tensors, and pass all others
     /// through as they are; `!` before a glob leaves out those that match. May be given several times.
+    ///
     /// Example: --modules 'language_model.*' --modules '!*.cross_attn'
-    #[arg(long, value_name = "GLOB", help_heading = "Source")]
+    #[arg(long, value_name = "GLOB", help_heading = "Source", hide_short_help = true)]
     pub(super) modules: Vec<String>,
 
-    /// Leave out tensors whose names match. Example: --drop '*.rotary_emb.inv_freq'
+    /// Leave out tensors whose names match.
+    ///
+    /// Example: --drop '*.rotary_emb.inv_freq'
     #[arg(long, value_name = "GLOB", help_heading = "Source")]
     pub(super) drop: Vec<String>,
 
-    /// Remove leading components from all names, as often as they stand there. Example: --strip-prefix module
-    #[arg(long, value_name = "PREFIX", help_heading = "Source")]
+    /// Remove leading components from all names, as often as they stand there.
+    ///
+    /// Example: --strip-prefix module
+    #[arg(long, value_name = "PREFIX", help_heading = "Source", hide_short_help = true)]
     pub(super) strip_prefix: Vec<String>,
 
-    /// Put a prefix before all names of the output. Example: --add-prefix model.
+    /// Put a prefix before all names of the output.
+    ///
+    /// Example: --add-prefix model.
     #[arg(
         long,
         value_name = "PREFIX",
         default_value = "",
         hide_default_value = true,
-        help_heading = "Output"
+        help_heading = "Output",
+        hide_short_help = true
     )]
     pub(super) add_prefix: String,
 
-    /// Cast all tensors of F64, F32, F16 and BF16, kept ones too; other types stay as they are, FP8 with scales is refused,
-    /// and a value that overflows is an error. Example: --dtype bf16
+    /// Cast all tensors of F64, F32, F16 and BF16.
+    ///
+    /// Kept ones too; other types stay as they are, FP8 with scales is refused, and a value that overflows is an error.
+    ///
+    /// Example: --dtype bf16
     #[arg(long, value_name = "TYPE", help_heading = "Output")]
     pub(super) dtype: Option<FloatType>,
 
     /// What becomes of tied tensors that pass through: one is kept and the others are named in the metadata, or each is
-    /// written. Example: --tied duplicate
-    #[arg(long, value_name = "HOW", default_value = "keep-one", help_heading = "Output")]
+    /// written.
+    ///
+    /// Example: --tied duplicate
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "keep-one",
+        help_heading = "Output",
+        hide_short_help = true
+    )]
     pub(super) tied: TiedHow,
 
-    /// Allow what is an error otherwise; may be given several times. Example: --allow unmatched
+    /// Allow what is an error otherwise; may be given several times.
+    ///
+    /// Example: --allow unmatched
     #[arg(long, value_name = "WHAT")]
     pub(super) allow: Vec<Allowed>,
 
-    /// Let --from and --axis overrule what the source records and what its weights say. Example: --trust-layout
-    #[arg(long)]
+    /// Let --from and --axis overrule what the source records and what its weights say.
+    #[arg(long, hide_short_help = true)]
     pub(super) trust_layout: bool,
 
-    /// How many threads to use; the output does not depend on it. Example: --threads 4
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    /// How many threads to use; the output does not depend on it.
+    ///
+    /// Example: --threads 4
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..),
+        env = "QKVCONV_THREADS",
+        hide_env_values = true
+    )]
     pub(super) threads: Option<u16>,
 }
 
 /// How checkpoints are opened.
 #[derive(Clone, Debug, Args)]
 pub(super) struct OpenArgs {
-    /// The container that holds the weights, in a file that nests them among other things. Example: --root model
-    #[arg(long, value_name = "NAME", help_heading = "Source")]
+    /// The container that holds the weights, in a file that nests them among other things.
+    ///
+    /// Example: --root model
+    #[arg(long, value_name = "NAME", help_heading = "Source", hide_short_help = true)]
     pub(super) root: Option<String>,
 
-    /// What raw bytes without a type are, as NumPy stores bfloat16 (`|V2`); one for each width. Example: --void-as bf16
-    #[arg(long, value_name = "TYPE", help_heading = "Source")]
+    /// What raw bytes without a type are, as NumPy stores bfloat16 (`|V2`); one for each width.
+    ///
+    /// Example: --void-as bf16
+    #[arg(long, value_name = "TYPE", help_heading = "Source", hide_short_help = true)]
     pub(super) void_as: Vec<VoidType>,
 
-    /// The most bytes of a config that is read; without it 64MiB. Example: --max-config-size 1GB
-    #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Source")]
+    /// The most bytes of a config that is read; without it 64MiB.
+    ///
+    /// Example: --max-config-size 1GB
+    #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Source", hide_short_help = true)]
     pub(super) max_config_size: Option<u64>,
 
     /// The most memory that one compressed chunk of an HDF5 file may take; without it 256MiB and four times the file's
-    /// size. Example: --max-chunk-size 2GiB
-    #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Source")]
+    /// size.
+    ///
+    /// Example: --max-chunk-size 2GiB
+    #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Source", hide_short_help = true)]
     pub(super) max_chunk_size: Option<u64>,
 }
 
@@ -158,59 +209,73 @@ pub(super) struct ConvertArgs {
     #[command(flatten)]
     pub(super) layouts: LayoutArgs,
 
-    /// The source: a file in any of the formats, a sharded checkpoint's index, the prefix of a TensorFlow checkpoint, or
-    /// the folder that holds one.
+    /// The source: a checkpoint's file, index, prefix or folder.
+    ///
+    /// A file in any of the formats, a sharded checkpoint's index, the prefix of a TensorFlow checkpoint, or the folder that
+    /// holds one.
     #[arg(value_name = "SRC", required = true)]
     pub(super) source: Option<PathBuf>,
 
-    /// The destination: a name that ends as a format's files do (.safetensors, .bin, .pt, .npz, .h5, .msgpack, .gguf) is
-    /// a file of that format, any other a folder.
+    /// The destination: a file where the name ends as one (.safetensors, .pt, …), else a folder.
+    ///
+    /// A name that ends as a format's files do (.safetensors, .bin, .pt, .npz, .h5, .msgpack, .gguf) is a file of that
+    /// format, any other a folder.
     #[arg(value_name = "DST", required = true)]
     pub(super) destination: Option<PathBuf>,
 
-    /// What to check of the output before it is published. Example: --verify readback
-    #[arg(long, value_name = "HOW", default_value = "full")]
+    /// What to check of the output before it is published.
+    ///
+    /// Example: --verify readback
+    #[arg(long, value_name = "HOW", default_value = "full", env = "QKVCONV_VERIFY", hide_env_values = true)]
     pub(super) verify: VerifyHow,
 
-    /// The most bytes of tensors in one file of a destination folder. Example: --max-shard-size 2GB
-    #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Output")]
+    /// The most bytes of tensors in one file of a destination folder.
+    ///
+    /// Example: --max-shard-size 2GB
+    #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Output", hide_short_help = true, env = "QKVCONV_MAX_SHARD_SIZE", hide_env_values = true)]
     pub(super) max_shard_size: Option<u64>,
 
-    /// The most bytes of a file beside the weights that goes along; without it 256MiB. Example: --max-companion-size 1GB
-    #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Output")]
+    /// The most bytes of a file beside the weights that goes along; without it 256MiB.
+    ///
+    /// Example: --max-companion-size 1GB
+    #[arg(long, value_name = "SIZE", value_parser = byte_size, help_heading = "Output", hide_short_help = true)]
     pub(super) max_companion_size: Option<u64>,
 
-    /// The format of the output; without it the destination's ending says. Example: --format pytorch
+    /// The format of the output; without it the destination's ending says.
+    ///
+    /// Example: --format pytorch
     #[arg(long, value_name = "FORMAT", help_heading = "Output")]
     pub(super) format: Option<OutputFormat>,
 
-    /// A GGUF file whose metadata the output takes over. Example: --template original.gguf
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    /// A GGUF file whose metadata the output takes over.
+    ///
+    /// Example: --template original.gguf
+    #[arg(long, value_name = "FILE", help_heading = "Output", hide_short_help = true)]
     pub(super) template: Option<PathBuf>,
 
-    /// Replace what is at the destination, and the file of --report. Example: --force
+    /// Replace what is at the destination, and the file of --report.
     #[arg(long, help_heading = "Output")]
     pub(super) force: bool,
 
-    /// Wait until the output is on the device, so that it survives a power failure. Example: --sync
-    #[arg(long, help_heading = "Output")]
+    /// Wait until the output is on the device, so that it survives a power failure.
+    #[arg(long, help_heading = "Output", hide_short_help = true)]
     pub(super) sync: bool,
 
-    /// Keep the finished files of an output folder when the run is interrupted, and go on where an interrupted run with
-    /// --resume has ended. Example: --resume
+    /// Keep finished files when the run is interrupted, and go on from those of an earlier run.
     #[arg(long, help_heading = "Output")]
     pub(super) resume: bool,
 
-    /// Show the plan and write nothing. Example: --dry-run
+    /// Show the plan and write nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
 
     /// Write a report, also of a run that fails: JSON, or a short Markdown card where the name ends in .md.
+    ///
     /// Example: --report report.json
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
 
-    /// Print errors alone. Example: --quiet
+    /// Print errors alone.
     #[arg(long, short)]
     pub(super) quiet: bool,
 }
@@ -229,22 +294,37 @@ pub(super) struct VerifyArgs {
     #[arg(value_name = "DST", required = true)]
     pub(super) destination: Option<PathBuf>,
 
-    /// The container that holds the weights in DST, as --root says it of SRC. Example: --to-root model
+    /// The container that holds the weights in DST, as --root says it of SRC.
+    ///
+    /// Example: --to-root model
     #[arg(long, value_name = "NAME")]
     pub(super) to_root: Option<String>,
 
     /// Write a report, also of a run that fails: JSON, or a short Markdown card where the name ends in .md.
+    ///
     /// Example: --report report.json
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
 
-    /// Replace the file of --report. Example: --force
+    /// Replace the file of --report.
     #[arg(long)]
     pub(super) force: bool,
 
-    /// Print errors alone. Example: --quiet
+    /// Print errors alone.
     #[arg(long, short)]
     pub(super) quiet: bool,
+}
+
+/// What `--color` takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Colour {
+    /// Where there is a terminal that takes colours (NO_COLOR, CLICOLOR_FORCE and TERM count).
+    #[default]
+    Auto,
+    /// Also into files and pipes.
+    Always,
+    /// No colours.
+    Never,
 }
 
 /// What `--verify` takes.
@@ -348,11 +428,14 @@ impl ValueEnum for Allowed {
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
         match self {
-            Allowed::LowSpace => Some(clap::builder::PossibleValue::new("low-space")),
+            Allowed::LowSpace => {
+                let help = "the output may be larger than the free space that the file system tells";
+                Some(clap::builder::PossibleValue::new("low-space").help(help))
+            }
             Allowed::Open(allow) => allow.to_possible_value(),
             Allowed::Bind(allow) => {
                 let (_, name) = Allow::ALL.iter().find(|(other, _)| other == allow)?;
-                Some(clap::builder::PossibleValue::new(*name))
+                Some(clap::builder::PossibleValue::new(*name).help(allow.about()))
             }
         }
     }

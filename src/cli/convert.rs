@@ -113,6 +113,8 @@ fn convert(
     let conversion = Conversion::prepare(&selection, source, &options)?;
     check_report(guard, &conversion, report)?;
     ui.warn(&conversion.warnings);
+    // Before the work, so that a wrong layout or size is seen while it can be stopped.
+    announce(ui, &conversion);
     if args.dry_run {
         catch_interrupts();
         let weighed = match args.verify {
@@ -122,8 +124,8 @@ fn convert(
         for line in explain(&conversion.plan, conversion.reader.catalog()) {
             ui.result(&line);
         }
-        summarize(ui, &conversion, None);
         weighed.iter().for_each(|evidence| say_weighed(ui, evidence));
+        ui.say(&format!("{} would be written; dry run, nothing was", HumanBytes(conversion.bytes())));
         write_report(report.take(), &conversion, Outcome::default(), start)?;
     } else {
         catch_interrupts();
@@ -145,7 +147,9 @@ fn convert(
             return Ok(verdict);
         }
         say_kept(ui, &conversion, done.kept.as_ref());
-        summarize(ui, &conversion, Some(&done));
+        done.checked.iter().for_each(|checked| say_checked(ui, checked));
+        say_rounded(ui, &done.stats.rounded);
+        ui.say(&format!("{} written", BinaryBytes(done.stats.bytes_written)));
         ui.say(&format!("wrote {} in {:.1?}", files_of(&done), start.elapsed()));
     }
     // The process ends here, and to give a plan of 200,000 tensors back piece by piece takes a while.
@@ -156,11 +160,10 @@ fn convert(
 fn files_of(done: &Done) -> String {
     match &done.files[..] {
         [file] => file.display().to_string(),
-        files => format!(
-            "{} files beside {}",
-            files.len(),
-            files.last().map_or_else(String::new, |f| f.display().to_string())
-        ),
+        files => {
+            let last = files.last().map_or_else(String::new, |file| file.display().to_string());
+            format!("{} files, the last {last}", files.len())
+        }
     }
 }
 
@@ -252,8 +255,8 @@ fn say_kept(ui: &Ui, conversion: &Conversion<'_>, kept: Option<&Kept>) {
     }
 }
 
-/// Says in a few lines what was done.
-fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
+/// Says in a few lines what will be done.
+fn announce(ui: &Ui, conversion: &Conversion<'_>) {
     let mapping = conversion.selection.mapping();
     let (source, target) = (conversion.selection.source(), conversion.selection.target());
     ui.say(&format!("{}: {} -> {}", mapping.family, source.name, target.name));
@@ -292,15 +295,6 @@ fn summarize(ui: &Ui, conversion: &Conversion<'_>, done: Option<&Done>) {
         "proved: each element of {} source tensors is used once, each of {} target tensors written once",
         conversion.proof.sources, conversion.proof.targets
     ));
-    if let Some(done) = done {
-        if let Some(checked) = &done.checked {
-            say_checked(ui, checked);
-        }
-        say_rounded(ui, &done.stats.rounded);
-        ui.say(&format!("{} written", BinaryBytes(done.stats.bytes_written)));
-    } else {
-        ui.say(&format!("{} would be written; dry run, nothing was", HumanBytes(conversion.bytes())));
-    }
 }
 
 /// Says names, folded, in a few lines.

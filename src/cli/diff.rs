@@ -28,46 +28,62 @@ pub(super) struct DiffArgs {
     #[arg(value_name = "A")]
     a: PathBuf,
 
-    /// The other. Example: qkvconv diff a.safetensors folder/
+    /// The other.
+    ///
+    /// Example: qkvconv diff a.safetensors folder/
     #[arg(value_name = "B")]
     b: PathBuf,
 
     #[command(flatten)]
     open: OpenArgs,
 
-    /// The container that holds the weights in B, as --root says it of A. Example: --to-root model
+    /// The container that holds the weights in B, as --root says it of A.
+    ///
+    /// Example: --to-root model
     #[arg(long, value_name = "NAME")]
     to_root: Option<String>,
 
-    /// Compare only tensors whose names match; may be given several times. Example: --only 'encoder.**'
+    /// Compare only tensors whose names match; may be given several times.
+    ///
+    /// Example: --only 'encoder.**'
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
 
-    /// Leave out tensors whose names match; may be given several times. Example: --drop '*.rotary_emb.inv_freq'
+    /// Leave out tensors whose names match; may be given several times.
+    ///
+    /// Example: --drop '*.rotary_emb.inv_freq'
     #[arg(long, value_name = "GLOB")]
     drop: Vec<String>,
 
-    /// Count tensors as equal whose elements differ by at most so much, also between different types. Example: --tolerance 1e-5
+    /// Count tensors as equal whose elements differ by at most so much, also between different types.
+    ///
+    /// Example: --tolerance 1e-5
     #[arg(long, value_name = "ABS", value_parser = tolerance)]
     tolerance: Option<f64>,
 
-    /// Name the bit-equal tensors too, not only their number. Example: --all
+    /// Name the bit-equal tensors too, not only their number.
+    ///
+    /// Example: --all
     #[arg(long)]
     all: bool,
 
-    /// Print a JSON document instead of a table. Example: --json
+    /// Print a JSON document instead of a table.
     #[arg(long)]
     json: bool,
 
-    /// Allow what is an error otherwise. Example: --allow outside-link
+    /// Allow what is an error otherwise.
+    ///
+    /// Example: --allow outside-link
     #[arg(long, value_name = "WHAT")]
     allow: Vec<OpenAllow>,
 
-    /// How many threads to use; the result does not depend on it. Example: --threads 4
+    /// How many threads to use; the result does not depend on it.
+    ///
+    /// Example: --threads 4
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 
-    /// Print errors alone; the exit code tells the result. Example: --quiet
+    /// Print errors alone; the exit code tells the result.
     #[arg(long, short)]
     pub(super) quiet: bool,
 }

@@ -75,7 +75,9 @@ pub(super) struct InspectArgs {
     #[arg(value_name = "SRC")]
     source: PathBuf,
 
-    /// The layout, where it is known; without it every layout is tried. Example: --from attention/pytorch-fused
+    /// The layout, where it is known; without it every layout is tried.
+    ///
+    /// Example: --from attention/pytorch-fused
     #[arg(long, value_name = "LAYOUT")]
     from: Option<String>,
 
@@ -85,66 +87,93 @@ pub(super) struct InspectArgs {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// The size of an axis; may be given several times. Example: --axis h=12
+    /// The size of an axis; may be given several times.
+    ///
+    /// Example: --axis h=12
     #[arg(long = "axis", value_name = "AXIS=SIZE", value_parser = axis_size)]
     axes: Vec<(String, u64)>,
 
-    /// A component that begins every name, to be removed; may be given several times. Example: --strip-prefix module
+    /// A component that begins every name, to be removed; may be given several times.
+    ///
+    /// Example: --strip-prefix module
     #[arg(long, value_name = "PREFIX")]
     strip_prefix: Vec<String>,
 
-    /// Leave out the tensors whose names match; may be given several times. Example: --drop 'classifier.*'
+    /// Leave out the tensors whose names match; may be given several times.
+    ///
+    /// Example: --drop 'classifier.*'
     #[arg(long, value_name = "GLOB")]
     drop: Vec<String>,
 
-    /// The config; without it config.json or params.json beside the checkpoint is read. Example: --config config.json
+    /// The config; without it config.json or params.json beside the checkpoint is read.
+    ///
+    /// Example: --config config.json
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Look at one tensor: what it holds, with a picture. Example: --tensor h.0.attn.c_attn.weight
+    /// Look at one tensor: what it holds, with a picture.
+    ///
+    /// Example: --tensor h.0.attn.c_attn.weight
     #[arg(long, value_name = "KEY")]
     tensor: Option<String>,
 
-    /// Of that tensor, one head: where it lies, here and in the other layouts of the family. Example: --head 3
+    /// Of that tensor, one head: where it lies, here and in the other layouts of the family.
+    ///
+    /// Example: --head 3
     #[arg(long, value_name = "N", requires = "tensor")]
     head: Option<u64>,
 
-    /// Of that tensor, one part, where it holds several. Example: --part k
+    /// Of that tensor, one part, where it holds several.
+    ///
+    /// Example: --part k
     #[arg(long, value_name = "PART", requires = "tensor")]
     part: Option<String>,
 
-    /// Write the elements of --head, in the family's canonical order, as a NumPy array. Example: --save head.npy
+    /// Write the elements of --head, in the family's canonical order, as a NumPy array.
+    ///
+    /// Example: --save head.npy
     #[arg(long, value_name = "FILE", requires = "head")]
     save: Option<PathBuf>,
 
-    /// Replace the file of --save or --svg. Example: --force
+    /// Replace the file of --save or --svg.
     #[arg(long)]
     force: bool,
 
-    /// Draw every kind of tensor that holds heads. Example: --picture
+    /// Draw every kind of tensor that holds heads.
     #[arg(long)]
     picture: bool,
 
-    /// Write the picture of --tensor as SVG. Example: --svg in_proj.svg
+    /// Write the picture of --tensor as SVG.
+    ///
+    /// Example: --svg in_proj.svg
     #[arg(long, value_name = "FILE", requires = "tensor")]
     svg: Option<PathBuf>,
 
-    /// Weigh what the numbers themselves say for or against the layout; reads a bounded sample. Example: --evidence
+    /// Weigh what the numbers themselves say for or against the layout; reads a bounded sample.
     #[arg(long, conflicts_with_all = ["tensor", "json"])]
     evidence: bool,
 
-    /// Let --axis overrule the sizes that the file records, and look for other layouts. Example: --trust-layout
+    /// Let --axis overrule the sizes that the file records, and look for other layouts.
     #[arg(long)]
     trust_layout: bool,
 
     /// Print a JSON document, whose fields are stable: format, tensors, layout, sizes, kinds, …; of --tensor what it holds and
-    /// where. Example: --json
+    /// where.
     #[arg(long)]
     json: bool,
 
-    /// Allow what is an error otherwise. Example: --allow outside-link
+    /// Allow what is an error otherwise.
+    ///
+    /// Example: --allow outside-link
     #[arg(long, value_name = "WHAT")]
     allow: Vec<OpenAllow>,
+}
+
+impl InspectArgs {
+    /// Returns whether it makes files.
+    pub(super) fn writes(&self) -> bool {
+        self.save.is_some() || self.svg.is_some()
+    }
 }
 
 /// Inspects.

@@ -1,6 +1,7 @@
 //! The command line: arguments, subcommands and exit codes.
 
 mod args;
+mod complete;
 mod convert;
 mod diff;
 mod explain;
@@ -12,12 +13,14 @@ mod source;
 mod ui;
 mod verify;
 
+use std::io::Write;
 use std::process::ExitCode;
 
-use args::{ConvertArgs, VerifyArgs};
+use args::{Colour, ConvertArgs, VerifyArgs};
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use qkvconv::diag::Class;
+use qkvconv::diag::nearest;
 use ui::Ui;
 
 /// How a run ended.
@@ -80,11 +83,25 @@ struct Cli {
 
     #[command(flatten)]
     convert: ConvertArgs,
+
+    /// Whether errors and pictures are coloured.
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        env = "QKVCONV_COLOR",
+        hide_env_values = true,
+        hide_short_help = true
+    )]
+    color: Colour,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Converts, as without a subcommand; example: qkvconv convert --from pytorch-fused --to per-head model.safetensors out.safetensors
+    /// Converts, as without a subcommand.
+    ///
+    /// Example: qkvconv convert --from pytorch-fused --to per-head model.safetensors out.safetensors
     Convert(Box<ConvertArgs>),
     /// Checks a conversion that anything made: does DST hold what SRC holds, in the other layout?
     #[command(after_help = "Example:
@@ -93,28 +110,68 @@ enum Command {
     /// Lists and explains layouts, and helps to write mapping files.
     #[command(subcommand)]
     Mapping(mapping::MappingCommand),
-    /// Tells what a checkpoint is and holds: layout, sizes, where the heads lie; example: qkvconv inspect model.safetensors
+    /// Tells what a checkpoint is and holds: layout, sizes, where the heads lie.
+    ///
+    /// Example: qkvconv inspect model.safetensors
     Inspect(inspect::InspectArgs),
-    /// Compares two checkpoints by tensor name; example: qkvconv diff a.safetensors b/
+    /// Compares two checkpoints by tensor name.
+    ///
+    /// Example: qkvconv diff a.safetensors b/
     Diff(diff::DiffArgs),
-    /// Explains the code of an error or warning, or lists all codes; example: qkvconv explain bind/open-size
+    /// Prints the completions of a shell.
+    ///
+    /// Example: qkvconv completions bash > ~/.local/share/bash-completion/completions/qkvconv
+    Completions(complete::CompletionsArgs),
+    /// Writes the man pages into a folder.
+    ///
+    /// Example: qkvconv man ~/.local/share/man/man1
+    Man(complete::ManArgs),
+    /// Explains the code of an error or warning, or lists all codes.
+    ///
+    /// Example: qkvconv explain bind/open-size
     Explain(explain::ExplainArgs),
+}
+
+/// What somebody sees who gives no arguments.
+const FIRST_STEPS: &str = "what a checkpoint is:   qkvconv inspect model/
+to another layout:      qkvconv --from auto --to llama/meta model/ out/
+all layouts, the help:  qkvconv mapping list, qkvconv --help";
+
+/// Returns the subcommand that the first word is near to, where it is neither one nor a file.
+fn meant_command() -> Option<String> {
+    let word = std::env::args().nth(1).filter(|word| !word.starts_with('-'))?;
+    let names: Vec<String> =
+        Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let is_known = names.contains(&word) || std::path::Path::new(&word).exists();
+    if is_known { None } else { nearest(&word, names.iter().map(String::as_str)).map(str::to_owned) }
 }
 
 /// Runs the program.
 pub(crate) fn run() -> ExitCode {
     progress::survive_large_files();
+    if std::env::args_os().len() <= 1 {
+        let _ = writeln!(std::io::stderr().lock(), "{FIRST_STEPS}");
+        return Exit::Usage.into();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             let shown = error.print();
             return match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                    let ui = Ui::new(false, false);
+                    let ui = Ui::new(Colour::Auto);
                     ui.wrote(shown);
                     ui.end(Exit::Done)
                 }
-                _ => Exit::Usage,
+                kind => {
+                    if let Some(command) =
+                        meant_command().filter(|_| kind == ErrorKind::MissingRequiredArgument)
+                    {
+                        let _ =
+                            writeln!(std::io::stderr().lock(), "\n  tip: did you mean `qkvconv {command}`?");
+                    }
+                    Exit::Usage
+                }
             }
             .into();
         }
@@ -126,7 +183,13 @@ pub(crate) fn run() -> ExitCode {
         _ => cli.convert.quiet,
     };
     let has_report = matches!(cli.command, None | Some(Command::Convert(_) | Command::Verify(_)));
-    let ui = Ui::new(quiet, has_report);
+    let writes = match &cli.command {
+        None | Some(Command::Convert(_)) => true,
+        Some(Command::Mapping(command)) => command.writes(),
+        Some(Command::Inspect(args)) => args.writes(),
+        _ => has_report,
+    };
+    let ui = Ui::new(cli.color).quiet(quiet).has_report(has_report).writes(writes);
     let exit = match &cli.command {
         Some(Command::Convert(args)) => convert::run(&ui, args),
         Some(Command::Mapping(command)) => mapping::run(&ui, command),
@@ -134,6 +197,8 @@ pub(crate) fn run() -> ExitCode {
         Some(Command::Diff(args)) => diff::run(&ui, args),
         Some(Command::Explain(args)) => explain::run(&ui, args),
         Some(Command::Inspect(args)) => inspect::run(&ui, args),
+        Some(Command::Completions(args)) => complete::completions(&ui, args, Cli::command()),
+        Some(Command::Man(args)) => complete::man(&ui, args, Cli::command()),
         None => convert::run(&ui, &cli.convert),
     };
     ui.end(exit).into()

@@ -9,6 +9,7 @@ use qkvconv::shown::{escaped, escaped_lines};
 use qkvconv::span::Span;
 
 use super::Exit;
+use super::args::Colour;
 use super::faults::{Fault, Rest, grouped};
 
 /// A line of a mapping file longer than this is cut around the place that is meant, in characters.
@@ -20,15 +21,37 @@ pub(crate) struct Ui {
     /// Whether the command has `--report`, which tells everything.
     has_report: bool,
     renderer: Renderer,
+    colour: Colour,
+    /// Whether the command makes files, so that a failure says that it made none.
+    writes: bool,
     /// Why results cannot be written.
     unwritten: OnceCell<io::Error>,
 }
 
 impl Ui {
-    pub(crate) fn new(quiet: bool, has_report: bool) -> Ui {
-        let colour = takes_colour(&io::stderr());
-        let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
-        Ui { quiet, has_report, renderer, unwritten: OnceCell::new() }
+    pub(crate) fn new(colour: Colour) -> Ui {
+        let renderer =
+            if takes_colour(colour, &io::stderr()) { Renderer::styled() } else { Renderer::plain() };
+        let unwritten = OnceCell::new();
+        Ui { quiet: false, has_report: false, renderer, colour, writes: false, unwritten }
+    }
+
+    /// Sets whether errors alone are told.
+    pub(crate) fn quiet(mut self, quiet: bool) -> Ui {
+        self.quiet = quiet;
+        self
+    }
+
+    /// Sets whether the command has `--report`.
+    pub(crate) fn has_report(mut self, has_report: bool) -> Ui {
+        self.has_report = has_report;
+        self
+    }
+
+    /// Sets whether the command makes files.
+    pub(crate) fn writes(mut self, writes: bool) -> Ui {
+        self.writes = writes;
+        self
     }
 
     /// Returns whether progress may be drawn.
@@ -38,13 +61,20 @@ impl Ui {
 
     /// Returns how many columns a drawing of results may have.
     pub(crate) fn width(&self) -> usize {
-        // What a shell tells of its window; a pipe gets what fits any.
-        std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(80)
+        // A pipe gets what fits any terminal, where nobody says more.
+        let told = || std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let own = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+        own.or_else(told).unwrap_or(80)
+    }
+
+    /// Returns how many columns a line of results may have, where a terminal shows them.
+    pub(crate) fn line_width(&self) -> Option<usize> {
+        io::stdout().is_terminal().then(|| self.width())
     }
 
     /// Returns whether results may be coloured.
     pub(crate) fn is_coloured(&self) -> bool {
-        takes_colour(&io::stdout())
+        takes_colour(self.colour, &io::stdout())
     }
 
     /// Writes a line of results. A reader that went away ends the output quietly; [`Ui::end`] tells of anything else.
@@ -99,13 +129,16 @@ impl Ui {
             errors.diagnostics().iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count();
         let counted = if count == 1 { "1 error".to_owned() } else { format!("{count} errors") };
         let exit = Exit::from(errors.class());
-        let end =
-            if exit == Exit::Differs { "the two checkpoints do not agree" } else { "nothing was written" };
+        let end = match exit {
+            Exit::Differs => "; the two checkpoints do not agree",
+            _ if self.writes => "; nothing was written",
+            _ => "",
+        };
         let more = match self.has_report && is_shortened {
             true => "; --report FILE tells each with all its tensors",
             false => "",
         };
-        let _ = writeln!(io::stderr().lock(), "qkvconv: {counted}; {end}{more}");
+        let _ = writeln!(io::stderr().lock(), "qkvconv: {counted}{end}{more}");
         exit
     }
 
@@ -168,9 +201,16 @@ fn tidied(text: &str, has_excerpt: bool) -> String {
     text.lines().filter(|line| !is_empty(line)).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns whether what is written there may be coloured.
-fn takes_colour(stream: &impl IsTerminal) -> bool {
-    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+/// Returns whether what is written there may be coloured. (no-color.org; bixense.com/clicolors)
+fn takes_colour(colour: Colour, stream: &impl IsTerminal) -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
+    match colour {
+        Colour::Always => true,
+        Colour::Never => false,
+        Colour::Auto if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) => false,
+        Colour::Auto if is_set("CLICOLOR_FORCE") => true,
+        Colour::Auto => stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb"),
+    }
 }
 
 fn group<'d>(diagnostic: &'d Diagnostic, tensors: &[String], also: &[String]) -> Group<'d> {

@@ -174,7 +174,7 @@ pub trait Reader: Send + Sync {
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
     let mut finds = Format::ALL.iter().filter_map(|format| format.spec().find.as_ref());
     let named = finds.find_map(|find| (find.named)(path)).unwrap_or_else(|| path.to_owned());
-    let is_folder = std::fs::metadata(&named).map_err(|error| io_error(path, "open it", &error))?.is_dir();
+    let is_folder = std::fs::metadata(&named).map_err(|error| not_there(path, &error))?.is_dir();
     let file = if is_folder { folder::checkpoint_in(&named, options)? } else { named.clone() };
     let mut reader = if sniff::is_json_file(&file)? {
         shards::open_index(path, &file, options)?
@@ -197,6 +197,22 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Error
 /// Returns everything that is wrong with the headers, and `format/duplicate-key` for a tensor in two files.
 pub fn open_files(path: &Path, files: &[PathBuf], options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
     Ok(Box::new(open_as_one(path, files, options)?))
+}
+
+/// Says that nothing can be opened there; what looks like a repository of a hub has to be fetched first.
+fn not_there(path: &Path, error: &io::Error) -> Diagnostic {
+    let diagnostic = io_error(path, "open it", error);
+    let parts: Vec<_> = path.iter().filter_map(|part| part.to_str()).collect();
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    match &parts[..] {
+        [owner, name] if is_missing && !Path::new(owner).exists() && Format::of_ending(path).is_none() => {
+            let fetch = format!(
+                "`hf download {owner}/{name} --local-dir {name}` fetches it from the Hugging Face hub"
+            );
+            diagnostic.help(format!("if it is a model's name there: {fetch}, then name the folder `{name}`"))
+        }
+        _ => diagnostic,
+    }
 }
 
 fn open_as_one(path: &Path, files: &[PathBuf], options: &OpenOptions) -> Result<PartsReader, Errors> {

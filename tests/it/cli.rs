@@ -355,3 +355,85 @@ fn a_folder_is_made_where_it_is_missing() {
     folder.run(&args).fails(&["in.safetensors"]);
     assert_eq!(folder.names(), ["in.safetensors", "new"]);
 }
+
+#[test]
+fn the_first_steps_are_told_without_arguments() {
+    let folder = Folder::new();
+    let none: [&str; 0] = [];
+    let run = folder.run(&none);
+    assert_eq!((run.code, run.stdout.as_str(), run.stderr.lines().count()), (2, "", 3), "{}", run.stderr);
+    for command in ["qkvconv inspect", "qkvconv --from auto", "qkvconv mapping list"] {
+        assert!(run.stderr.contains(command), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_command_that_is_nearly_one_is_told() {
+    let folder = folder();
+    for (word, meant) in [("inspct", "inspect"), ("verfy", "verify"), ("maping", "mapping")] {
+        folder.run(&[word, "in.safetensors"]).is_wrong_usage(&[&format!("did you mean `qkvconv {meant}`?")]);
+    }
+    // A file is no command, whatever its name.
+    folder.tensors("inspect.safetensors", &model(1));
+    let run = folder.run(&["inspect.safetensors", "out"]);
+    assert!(run.code == 2 && !run.stderr.contains("did you mean"), "{}", run.stderr);
+}
+
+#[test]
+fn help_is_short_and_long() {
+    let folder = Folder::new();
+    let (short, long) = (folder.run(&["-h"]).ok().stdout, folder.run(&["--help"]).ok().stdout);
+    assert!(short.lines().count() <= 64 && !short.contains("Example: --") && !short.contains("--void-as"), "{short}");
+    assert!(long.contains("--void-as") && long.contains("Example: --from pytorch-fused"), "{long}");
+    // Each thing that may be allowed is explained.
+    assert!(long.contains("- left-behind:") && long.contains("- low-space:"), "{long}");
+}
+
+#[test]
+fn layouts_are_listed_by_a_word() {
+    let folder = Folder::new();
+    let all = folder.run(&["mapping", "list"]).ok().stdout;
+    let some = folder.run(&["mapping", "list", "QWEN3"]).ok().stdout;
+    assert!(some.contains("llama/qwen3") && !some.contains("bert/"), "{some}");
+    assert!(all.contains("bert/hf ") && all.lines().count() > 5 * some.lines().count(), "{all}");
+    let json: Value = serde_json::from_str(&folder.run(&["mapping", "list", "--json", "qwen3"]).ok().stdout).expect("JSON");
+    let entry = json.as_array().and_then(|all| all.iter().find(|one| one["layout"] == "qwen3")).expect("listed");
+    assert!(entry["family"] == "llama" && entry["models"].as_array().is_some_and(|all| !all.is_empty()), "{entry}");
+    folder.run(&["mapping", "list", "no such"]).is_wrong_usage(&["usage/name", "no such"]);
+}
+
+#[test]
+fn completions_and_manual_are_made_of_the_command_line() {
+    let folder = Folder::new();
+    for shell in ["bash", "zsh", "fish", "powershell"] {
+        let script = folder.run(&["completions", shell]).ok().stdout;
+        assert!(script.contains("max-shard-size") && script.contains("attention/pytorch-fused"), "{shell}");
+    }
+    folder.run(&["man", "man/one"]).ok();
+    let pages = kit::names(&folder.join("man/one"));
+    assert!(pages.contains(&"qkvconv.1".to_owned()) && pages.contains(&"qkvconv-mapping-check.1".to_owned()), "{pages:?}");
+}
+
+#[test]
+fn colours_are_where_they_are_wanted() {
+    let folder = Folder::new();
+    let coloured = |args: &[&str], variables: &[(&str, &str)]| {
+        folder.run_with(args, variables).stderr.contains('\u{1b}')
+    };
+    let missing = ["inspect", "missing.safetensors"];
+    assert!(!coloured(&missing, &[]), "a pipe");
+    assert!(coloured(&[&missing[..], &["--color", "always"]].concat(), &[]));
+    assert!(coloured(&missing, &[("CLICOLOR_FORCE", "1")]));
+    assert!(coloured(&missing, &[("QKVCONV_COLOR", "always")]));
+    assert!(!coloured(&missing, &[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
+    assert!(!coloured(&[&missing[..], &["--color", "never"]].concat(), &[("CLICOLOR_FORCE", "1")]));
+}
+
+#[test]
+fn what_only_looks_does_not_say_that_nothing_was_written() {
+    let folder = Folder::new();
+    let looked = folder.run(&["inspect", "some-owner/some-model"]).fails(&["hf download some-owner/some-model"]);
+    assert!(looked.stderr.ends_with("qkvconv: 1 error\n"), "{}", looked.stderr);
+    let converted = folder.run(&["--from", "llama/hf", "--to", "llama/meta", "missing", "out"]);
+    assert!(converted.stderr.ends_with("qkvconv: 1 error; nothing was written\n"), "{}", converted.stderr);
+}

@@ -285,10 +285,16 @@ impl Folder {
 
     /// Runs the binary here.
     pub(crate) fn run<S: AsRef<str>>(&self, args: &[S]) -> Run {
+        self.run_with(args, &[])
+    }
+
+    /// Runs the binary here with more variables in its environment.
+    pub(crate) fn run_with<S: AsRef<str>>(&self, args: &[S], variables: &[(&str, &str)]) -> Run {
         let args = args.iter().map(AsRef::as_ref);
         let output = assert_cmd::Command::new(env!("CARGO_BIN_EXE_qkvconv"))
             .current_dir(self.path())
             .args(args)
+            .envs(variables.iter().copied())
             .output()
             .expect("the binary runs");
         let code = output.status.code();

@@ -44,34 +44,48 @@ pub(in crate::cli) struct CheckArgs {
     files: Vec<PathBuf>,
 
     /// Hold a layout against the names and shapes of a checkpoint: SRC in any format, a safetensors file of which only the
-    /// header is there, or JSON of names and shapes. Example: --against model.safetensors
+    /// header is there, or JSON of names and shapes.
+    ///
+    /// Example: --against model.safetensors
     #[arg(long, value_name = "SRC")]
     against: Option<PathBuf>,
 
-    /// The layout; without it all are tried and the best is shown. Example: --layout hf
+    /// The layout; without it all are tried and the best is shown.
+    ///
+    /// Example: --layout hf
     #[arg(long, value_name = "NAME", requires = "against")]
     layout: Option<String>,
 
     #[command(flatten)]
     open: OpenArgs,
 
-    /// Allow what is an error otherwise. Example: --allow outside-link
+    /// Allow what is an error otherwise.
+    ///
+    /// Example: --allow outside-link
     #[arg(long, value_name = "WHAT", requires = "against")]
     allow: Vec<OpenAllow>,
 
-    /// The size of an axis; may be given several times. Example: --axis h=12
+    /// The size of an axis; may be given several times.
+    ///
+    /// Example: --axis h=12
     #[arg(long = "axis", value_name = "AXIS=SIZE", value_parser = axis_size, requires = "against")]
     axes: Vec<(String, u64)>,
 
-    /// The config; without it config.json or params.json beside SRC is read. Example: --config config.json
+    /// The config; without it config.json or params.json beside SRC is read.
+    ///
+    /// Example: --config config.json
     #[arg(long, value_name = "FILE", requires = "against")]
     config: Option<PathBuf>,
 
-    /// Threads. Example: --threads 2
+    /// Threads.
+    ///
+    /// Example: --threads 2
     #[arg(long, value_name = "N")]
     threads: Option<std::num::NonZeroUsize>,
 
-    /// Print a JSON document. Example: --json
+    /// Print a JSON document.
+    ///
+    /// Example: --json
     #[arg(long)]
     json: bool,
 }

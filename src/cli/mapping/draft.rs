@@ -27,22 +27,30 @@ pub(in crate::cli) struct DraftArgs {
     #[arg(long, value_name = "SRC")]
     from: PathBuf,
 
-    /// Where to write the mapping file; without it, it is printed. Example: --output my-model.json
+    /// Where to write the mapping file; without it, it is printed.
+    ///
+    /// Example: --output my-model.json
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// What to call the family; without it, as the checkpoint is called. Example: --family my-model
+    /// What to call the family; without it, as the checkpoint is called.
+    ///
+    /// Example: --family my-model
     #[arg(long, value_name = "NAME")]
     family: Option<String>,
 
-    /// What to call the layout of the checkpoint. Example: --layout hf
+    /// What to call the layout of the checkpoint.
+    ///
+    /// Example: --layout hf
     #[arg(long, value_name = "NAME", default_value = "original")]
     layout: String,
 
     #[command(flatten)]
     open: OpenArgs,
 
-    /// Allow what is an error otherwise. Example: --allow outside-link
+    /// Allow what is an error otherwise.
+    ///
+    /// Example: --allow outside-link
     #[arg(long, value_name = "WHAT")]
     allow: Vec<OpenAllow>,
 }

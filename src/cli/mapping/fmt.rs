@@ -18,7 +18,9 @@ use crate::cli::ui::Ui;
 With --check nothing is written; files that are not in this form are listed, and the exit code is 3."
 )]
 pub(in crate::cli) struct FmtArgs {
-    /// Mapping files. Example: my-model.json
+    /// Mapping files.
+    ///
+    /// Example: my-model.json
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 

@@ -28,42 +28,60 @@ pub(in crate::cli) struct InferArgs {
     #[arg(value_name = "DST")]
     destination: PathBuf,
 
-    /// Write the mapping file there instead of to stdout. Example: --output my-model.json
+    /// Write the mapping file there instead of to stdout.
+    ///
+    /// Example: --output my-model.json
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Add axes, parameters and both layouts to a mapping file; its text stays as it is. Example: --into my-model.json
+    /// Add axes, parameters and both layouts to a mapping file; its text stays as it is.
+    ///
+    /// Example: --into my-model.json
     #[arg(long, value_name = "FILE", conflicts_with = "output")]
     into: Option<PathBuf>,
 
-    /// The family's name; without it the output's file name says. Example: --family my-model
+    /// The family's name; without it the output's file name says.
+    ///
+    /// Example: --family my-model
     #[arg(long, value_name = "NAME")]
     family: Option<String>,
 
-    /// What the layout of SRC is to be called. Example: --source-layout trainer
+    /// What the layout of SRC is to be called.
+    ///
+    /// Example: --source-layout trainer
     #[arg(long, value_name = "NAME", default_value = "source")]
     source_layout: String,
 
-    /// What the layout of DST is to be called. Example: --target-layout hf
+    /// What the layout of DST is to be called.
+    ///
+    /// Example: --target-layout hf
     #[arg(long, value_name = "NAME", default_value = "target")]
     target_layout: String,
 
     #[command(flatten)]
     open: OpenArgs,
 
-    /// Allow what is an error otherwise. Example: --allow outside-link
+    /// Allow what is an error otherwise.
+    ///
+    /// Example: --allow outside-link
     #[arg(long, value_name = "WHAT")]
     allow: Vec<OpenAllow>,
 
-    /// The container that holds the weights in DST, as --root says it of SRC. Example: --to-root model
+    /// The container that holds the weights in DST, as --root says it of SRC.
+    ///
+    /// Example: --to-root model
     #[arg(long, value_name = "NAME", help_heading = "Source")]
     to_root: Option<String>,
 
-    /// The config of SRC; without it config.json or params.json beside it is read. Example: --config config.json
+    /// The config of SRC; without it config.json or params.json beside it is read.
+    ///
+    /// Example: --config config.json
     #[arg(long, value_name = "FILE", help_heading = "Source")]
     config: Option<PathBuf>,
 
-    /// The config of DST. Example: --to-config other/config.json
+    /// The config of DST.
+    ///
+    /// Example: --to-config other/config.json
     #[arg(long, value_name = "FILE", help_heading = "Source")]
     to_config: Option<PathBuf>,
 }

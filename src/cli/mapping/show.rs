@@ -30,19 +30,27 @@ pub(in crate::cli) struct ShowArgs {
     /// A layout, `family/layout` or bare, or a family.
     name: String,
 
-    /// Another layout of the family: what happens to each tensor on the way to it. Example: mapping show bert/hf bert/google
+    /// Another layout of the family: what happens to each tensor on the way to it.
+    ///
+    /// Example: mapping show bert/hf bert/google
     #[arg(value_name = "OTHER")]
     other: Option<String>,
 
-    /// The size of an axis; may be given several times. Example: --axis h=12
+    /// The size of an axis; may be given several times.
+    ///
+    /// Example: --axis h=12
     #[arg(long = "axis", value_name = "AXIS=SIZE", value_parser = axis_size)]
     axes: Vec<(String, u64)>,
 
-    /// A config of the (first) layout, for the sizes that it tells. Example: --config config.json
+    /// A config of the (first) layout, for the sizes that it tells.
+    ///
+    /// Example: --config config.json
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// The most bytes of a config that is read; without it 64MiB. Example: --max-config-size 1GB
+    /// The most bytes of a config that is read; without it 64MiB.
+    ///
+    /// Example: --max-config-size 1GB
     #[arg(long, value_name = "SIZE", value_parser = byte_size)]
     max_config_size: Option<u64>,
 
