@@ -74,7 +74,7 @@
 //! | [`recognise()`] → [`Recognised`] | what a checkpoint is |
 //! | [`open`] → [`Reader`], [`Catalog`] | names, types, shapes and bytes of a checkpoint, as it is |
 //! | [`read_mapping`] → [`Mapping`], [`Layout`] | a family and its layouts |
-//! | [`Errors`], [`Diagnostic`] | everything that is wrong, as data; [`codes`] documents each code |
+//! | [`Errors`], [`Diagnostic`], [`Code`] | everything that is wrong, as data; [`codes`] documents each code |
 //! | [`Progress`] | who watches, and may stop the work; `()` does neither |
 //!
 //! The library never prints and never exits. What only the command line needs (clap, indicatif, ctrlc,
@@ -117,7 +117,7 @@ pub mod verify;
 pub use bind::{Allow, BindOptions, Bound, Modules, Tied};
 pub use catalog::{Catalog, TensorMeta};
 pub use convert::{Checked, Conversion, ConvertOptions, Done, Verification, Verify, VerifyOptions};
-pub use diag::{Diagnostic, Errors, Severity};
+pub use diag::{Class, Code, Diagnostic, Errors, Severity};
 pub use dtype::Dtype;
 pub use exec::Limits;
 pub use exec::publish::{Destination, PublishOptions};

@@ -493,7 +493,7 @@ mod tests {
             assert_eq!(code.as_str().parse(), Ok(code));
             assert_eq!(serde_json::to_value(code).expect("a text"), code.as_str());
             assert_eq!(serde_json::from_value::<Code>(code.as_str().into()).expect("a code"), code);
-            assert!(code == code.as_str() && code.to_string() == code.as_str());
+            assert!(code == code.as_str() && format!("{code} {code:?}") == format!("{0} {0}", code.as_str()));
             let (stage, kind) = code.as_str().split_once('/').expect("two parts");
             assert_eq!(stage, code.stage().as_str());
             assert!(

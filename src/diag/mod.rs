@@ -39,6 +39,7 @@ impl Severity {
 /// One thing that is wrong with a mapping file, a checkpoint, or the two held against each other.
 ///
 /// ```
+/// use qkvconv::diag::BindCode;
 /// use qkvconv::{ConvertOptions, Conversion, select};
 ///
 /// // Nothing tells the number of heads of this file but a config, and here is none.
@@ -49,7 +50,7 @@ impl Severity {
 /// let failed = Conversion::prepare(&layouts, &source, &ConvertOptions::default());
 /// let errors = failed.expect_err("a size is open");
 /// let first = &errors.diagnostics()[0];
-/// assert_eq!(first.code, "bind/open-size");
+/// assert_eq!(first.code, BindCode::OpenSize);
 /// println!("{}: {}", first.message, first.help.as_deref().unwrap_or_default());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
