@@ -1,67 +1,35 @@
 //! `qkvconv inspect SRC`: what a checkpoint is and holds.
-//!
-//! The JSON's fields are stable; version 1, where later versions may add fields:
-//!
-//! | field | holds |
-//! |---|---|
-//! | `version` | the version of these fields |
-//! | `path`, `format`, `files` | what was opened: its path, the format of its files, how many they are |
-//! | `tensors`, `bytes` | how many tensors, and what they take in bytes |
-//! | `dtypes` | per type of elements the number of tensors |
-//! | `layout` | `family/layout`; null where none, or not one alone, explains the checkpoint |
-//! | `candidates` | up to 20 layouts: `layout`, whether it `fits`, whether the file `recorded` it, tensors `matched`, layouts that are the `same_as` it here, the `obstacle` in words, what it is `told_by` beside names and shapes, the sizes that are `open` |
-//! | `modules` | the paths of a family of single modules, folded; null for whole models |
-//! | `sizes` | per axis: `axis`, `size`, and its `origin` in words; null without a layout |
-//! | `kinds` | tensors of one rule and shape: `names` with indices folded, `count`, `dtype`, `shape`, `dims` (per stored axis `name` and what it `holds` in words), `groups` in words or null, `parts` |
-//! | `unexplained` | names that no rule holds, folded |
-//! | `tied` | groups of names that are one and the same place |
-//!
-//! Of a part: `param`; how many `heads`, or null; `rotary`, null or its `axis`, its `style` (`half`, `interleaved`, `other`)
-//! and its `pairs`: for each element of a head as stored the number of its pair, null for one that does not rotate (all null
-//! where a size is open).
-//!
-//! With `--tensor` the document is that tensor's: `version`, `layout`, `tensor`, `dtype`, `shape`, `dims` and `groups` as
-//! above, and `parts`, each with `places`: per head its `head` and its `runs`. With `--head` too it is a list, for each layout
-//! of the family: `layout`, `tensor`, `part`, `head`, `ranges` in words, `runs`. Runs are, per stored axis, a list of
-//! `[first, behind the last, step]`.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use indicatif::HumanBytes;
 use qkvconv::bind::{BindOptions, Bound, ParamId, SourceId};
 use qkvconv::catalog::Catalog;
-use qkvconv::claims::Standing;
 use qkvconv::convert::ConvertOptions;
-use qkvconv::detect::{Candidate, apart, nearly_whole};
+use qkvconv::detect::Candidate;
 use qkvconv::diag::{Collector, Errors};
 use qkvconv::evidence::{Limits, examine};
 use qkvconv::fold::fold_keys;
 use qkvconv::format::Reader;
 use qkvconv::identity::Identity;
-use qkvconv::inspect::{Kind, Part, Picture, Seen, draw, kinds, runs};
-use qkvconv::mapping::forward::RotaryStyle;
+use qkvconv::inspect::{Kind, Picture, Seen, draw, kinds};
 use qkvconv::mapping::select::read_files;
 use qkvconv::mapping::{Layout, Mapping};
 use qkvconv::recognise::recognise;
-use serde_json::{Value, json};
 
+mod json;
 mod tensor;
+mod text;
 
 use super::Exit;
 use super::args::{MappingFiles, OpenAllow, OpenArgs, axis_size};
 use super::progress::{Bar, catch_interrupts};
 use super::source::{globs, open_options, read_mappings};
 use super::ui::Ui;
-
-/// How many kinds of tensors that nothing explains are named.
-const STRANGERS: usize = 12;
+use text::Detail;
 
 /// How many names of one kind of tensors, modules and groups of tied tensors are told; the JSON has all.
 const MOST_NAMED: usize = 12;
-
-/// How many kinds of tensors are told; the JSON has all.
-const MOST_KINDS: usize = 400;
 
 /// What to look at.
 #[derive(Debug, Args)]
@@ -138,6 +106,10 @@ pub(super) struct InspectArgs {
     /// Replace the file of --save or --svg.
     #[arg(long)]
     force: bool,
+
+    /// Tell every kind of tensor: what its rows and columns hold, and where the last head of each part lies.
+    #[arg(long)]
+    all: bool,
 
     /// Draw every kind of tensor that holds heads.
     #[arg(long)]
@@ -227,7 +199,13 @@ fn inspect(ui: &Ui, args: &InspectArgs) -> Result<(), Errors> {
             Ok(())
         }
         None => {
-            look.lines(args.picture, ui.width()).iter().for_each(|line| ui.result(line));
+            let detail = match (args.picture, args.all) {
+                (true, _) => Detail::Pictures,
+                (false, true) => Detail::All,
+                (false, false) => Detail::Summary,
+            };
+            let source = args.source.display().to_string();
+            look.lines(detail, ui.width(), &source).iter().for_each(|line| ui.result(line));
             if args.evidence { look.evidence(ui) } else { Ok(()) }
         }
     }
@@ -292,119 +270,6 @@ impl Look<'_> {
         files.len()
     }
 
-    fn lines(&self, pictures: bool, width: usize) -> Vec<String> {
-        let dtypes: Vec<String> =
-            self.dtypes().iter().map(|(dtype, count)| format!("{count} {dtype}")).collect();
-        let mut lines = vec![format!(
-            "{}: {}, {} in {} tensors ({})",
-            self.catalog.path.display(),
-            self.reader.format(),
-            HumanBytes(self.bytes()),
-            self.catalog.tensors.len(),
-            dtypes.join(", ")
-        )];
-        if self.files() > 1 {
-            lines.push(format!("{} files", self.files()));
-        }
-        lines.extend(self.layout_lines());
-        if let Some(modules) = self.modules() {
-            lines.push(format!("modules: {}", some_of(&modules)));
-        }
-        if let Some(bound) = self.bound() {
-            lines.push("sizes".to_owned());
-            for size in &bound.sizes {
-                let about = self
-                    .fit
-                    .and_then(|(_, mapping, _)| mapping.axes.get(&size.axis))
-                    .map_or("", |axis| &axis.about);
-                lines.push(format!("  {} = {}  {about}, from {}", size.axis, size.value, size.origin));
-            }
-        }
-        lines.extend(self.kind_lines(pictures, width));
-        let strangers = self.unexplained();
-        if !strangers.is_empty() {
-            lines.push("explained by no rule".to_owned());
-            lines.extend(strangers.iter().take(STRANGERS).map(|name| format!("  {name}")));
-            if strangers.len() > STRANGERS {
-                lines.push(format!("  … and {} more kinds", strangers.len() - STRANGERS));
-            }
-        }
-        let ties = self.ties();
-        lines.extend(ties.iter().take(MOST_NAMED).map(|group| format!("tied: {}", group.join(" = "))));
-        if ties.len() > MOST_NAMED {
-            lines.push(format!("tied: … and {} more groups; --json names all", ties.len() - MOST_NAMED));
-        }
-        lines
-    }
-
-    fn layout_lines(&self) -> Vec<String> {
-        let describe = |candidate: &Candidate| {
-            let mut text = candidate.name();
-            if !candidate.same_as.is_empty() {
-                text.push_str(&format!(" (the same here as {})", candidate.same_as.join(", ")));
-            }
-            if candidate.recorded {
-                text.push_str(", as the file records");
-            }
-            if candidate.bound.is_none() && candidate.fits() {
-                text.push_str(&format!("; {}: give it with --axis or --config", candidate.open.join("; ")));
-            }
-            format!("{text}: {} of {} tensors", candidate.matched, candidate.total)
-        };
-        let fitting: Vec<&Candidate> = self.candidates.iter().filter(|candidate| candidate.fits()).collect();
-        let unknown = fitting.iter().find_map(|candidate| match &candidate.standing {
-            Standing::Unknown { model, place } => Some(format!("{place} = `{model}`, which no layout lists")),
-            _ => None,
-        });
-        let mut lines = match (self.fit, &fitting[..]) {
-            (Some((candidate, ..)), _) => {
-                let mut lines = vec![format!("layout {}", describe(candidate))];
-                if let Some((other, rest)) = nearly_whole(self.candidates).filter(|_| !candidate.whole) {
-                    lines.push(format!("  {} explains all but {}", other.name(), rest.join(", ")));
-                }
-                lines
-            }
-            (None, []) => {
-                let mut lines = vec!["layout: none that is known".to_owned()];
-                for candidate in self.candidates.iter().take(3) {
-                    let obstacle = candidate.obstacle.as_deref().unwrap_or_default();
-                    lines.push(format!("  nearest {}; {obstacle}", describe(candidate)));
-                }
-                lines
-            }
-            (None, several) => {
-                let mut lines = vec!["layout: one of these; say which with --from".to_owned()];
-                lines.extend(several.iter().map(|candidate| format!("  {}", describe(candidate))));
-                lines.extend(apart(several));
-                lines
-            }
-        };
-        lines.extend(unknown);
-        lines
-    }
-
-    fn kind_lines(&self, pictures: bool, width: usize) -> Vec<String> {
-        let mut lines = Vec::new();
-        let kinds = self.kinds();
-        if !kinds.is_empty() {
-            lines.push("tensors".to_owned());
-        }
-        for kind in kinds.iter().take(MOST_KINDS) {
-            lines.push(format!("  {}  {} {:?}", some_of(&kind.names), kind.dtype, kind.shape));
-            lines.extend(kind.words().into_iter().map(|line| format!("      {line}")));
-            let has_picture = pictures && kind.parts.iter().any(|part| part.head.is_some());
-            if let Some(example) = kind.example.filter(|_| has_picture) {
-                lines.extend(
-                    self.drawing(example, width, false).into_iter().map(|line| format!("      {line}")),
-                );
-            }
-        }
-        if kinds.len() > MOST_KINDS {
-            lines.push(format!("  … and {} more kinds; --json tells all", kinds.len() - MOST_KINDS));
-        }
-        lines
-    }
-
     fn picture(&self, source: SourceId, most: (usize, usize)) -> Option<Picture> {
         let (_, mapping, layout) = self.fit?;
         let bound = self.bound()?;
@@ -417,40 +282,6 @@ impl Look<'_> {
         // Two characters a cell, and the margins.
         let most = (24, (width.saturating_sub(10) / 2).clamp(8, 48));
         self.picture(source, most).map(|picture| picture.lines(colour)).unwrap_or_default()
-    }
-
-    fn json(&self) -> Value {
-        let candidate = |candidate: &Candidate| {
-            json!({
-                "layout": candidate.name(), "fits": candidate.fits(), "recorded": candidate.recorded,
-                "matched": candidate.matched, "same_as": candidate.same_as, "obstacle": candidate.obstacle,
-                "told_by": candidate.told_by, "open": candidate.open,
-            })
-        };
-        json!({
-            "version": 1,
-            "path": self.catalog.path.display().to_string(),
-            "format": self.reader.format().name(),
-            "files": self.files(),
-            "tensors": self.catalog.tensors.len(),
-            "bytes": self.bytes(),
-            "dtypes": self.dtypes().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
-            "layout": self.fit.map(|(candidate, ..)| candidate.name()),
-            "candidates": self.candidates.iter().take(20).map(candidate).collect::<Vec<_>>(),
-            "modules": self.modules(),
-            "sizes": self.bound().map(|bound| {
-                bound.sizes.iter().map(|size| json!({ "axis": size.axis, "size": size.value, "origin": size.origin }))
-                    .collect::<Vec<_>>()
-            }),
-            "kinds": self.kinds().iter().map(kind_json).collect::<Vec<_>>(),
-            "unexplained": self.unexplained(),
-            "unread": self.catalog.unread.iter().map(|(name, reason)| {
-                let mut value = json!(reason);
-                value["name"] = json!(name);
-                value
-            }).collect::<Vec<_>>(),
-            "tied": self.ties(),
-        })
     }
 
     /// Prints what the weights say of the layout that was found or named.
@@ -466,44 +297,4 @@ impl Look<'_> {
         found.lines().iter().for_each(|line| ui.result(&format!("  {line}")));
         Ok(())
     }
-}
-
-/// Lists names, of very many the first.
-fn some_of(names: &[String]) -> String {
-    match names.len().checked_sub(MOST_NAMED) {
-        None | Some(0) => names.join(", "),
-        Some(more) => format!("{}, … and {more} more; --json names all", names[..MOST_NAMED].join(", ")),
-    }
-}
-
-fn kind_json(kind: &Kind) -> Value {
-    json!({
-        "names": kind.names, "count": kind.count, "dtype": kind.dtype.name(), "shape": kind.shape,
-        "dims": kind.dims.iter().map(|(name, words)| json!({ "name": name, "holds": words })).collect::<Vec<_>>(),
-        "groups": kind.groups,
-        "parts": kind.parts.iter().map(part_json).collect::<Vec<_>>(),
-    })
-}
-
-fn part_json(part: &Part) -> Value {
-    json!({
-        "param": part.param, "heads": part.heads,
-        "rotary": part.rotary.as_ref().map(|rotary| {
-            json!({
-                "axis": rotary.axis,
-                "style": match rotary.style {
-                    Some(RotaryStyle::Half) => "half",
-                    Some(RotaryStyle::Interleaved) => "interleaved",
-                    None => "other",
-                },
-                "pairs": rotary.pairs,
-            })
-        }),
-    })
-}
-
-/// Returns indices along each stored axis as runs: first, behind the last, step.
-fn runs_json(place: &[Vec<u64>]) -> Value {
-    let along = |indices: &Vec<u64>| json!(runs(indices));
-    place.iter().map(along).collect()
 }

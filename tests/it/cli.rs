@@ -383,7 +383,10 @@ fn a_command_that_is_nearly_one_is_told() {
 fn help_is_short_and_long() {
     let folder = Folder::new();
     let (short, long) = (folder.run(&["-h"]).ok().stdout, folder.run(&["--help"]).ok().stdout);
-    assert!(short.lines().count() <= 64 && !short.contains("Example: --") && !short.contains("--void-as"), "{short}");
+    assert!(
+        short.lines().count() <= 64 && !short.contains("Example: --") && !short.contains("--void-as"),
+        "{short}"
+    );
     assert!(long.contains("--void-as") && long.contains("Example: --from pytorch-fused"), "{long}");
     // Each thing that may be allowed is explained.
     assert!(long.contains("- left-behind:") && long.contains("- low-space:"), "{long}");
@@ -396,9 +399,14 @@ fn layouts_are_listed_by_a_word() {
     let some = folder.run(&["mapping", "list", "QWEN3"]).ok().stdout;
     assert!(some.contains("llama/qwen3") && !some.contains("bert/"), "{some}");
     assert!(all.contains("bert/hf ") && all.lines().count() > 5 * some.lines().count(), "{all}");
-    let json: Value = serde_json::from_str(&folder.run(&["mapping", "list", "--json", "qwen3"]).ok().stdout).expect("JSON");
-    let entry = json.as_array().and_then(|all| all.iter().find(|one| one["layout"] == "qwen3")).expect("listed");
-    assert!(entry["family"] == "llama" && entry["models"].as_array().is_some_and(|all| !all.is_empty()), "{entry}");
+    let json: Value =
+        serde_json::from_str(&folder.run(&["mapping", "list", "--json", "qwen3"]).ok().stdout).expect("JSON");
+    let entry =
+        json.as_array().and_then(|all| all.iter().find(|one| one["layout"] == "qwen3")).expect("listed");
+    assert!(
+        entry["family"] == "llama" && entry["models"].as_array().is_some_and(|all| !all.is_empty()),
+        "{entry}"
+    );
     folder.run(&["mapping", "list", "no such"]).is_wrong_usage(&["usage/name", "no such"]);
 }
 
@@ -407,11 +415,16 @@ fn completions_and_manual_are_made_of_the_command_line() {
     let folder = Folder::new();
     for shell in ["bash", "zsh", "fish", "powershell"] {
         let script = folder.run(&["completions", shell]).ok().stdout;
-        assert!(script.contains("max-shard-size") && script.contains("attention/pytorch-fused"), "{shell}");
+        assert!(script.contains("max-shard-size"), "{shell}");
+        // PowerShell's completions know no values.
+        assert!(shell == "powershell" || script.contains("attention/pytorch-fused"), "{shell}");
     }
     folder.run(&["man", "man/one"]).ok();
     let pages = kit::names(&folder.join("man/one"));
-    assert!(pages.contains(&"qkvconv.1".to_owned()) && pages.contains(&"qkvconv-mapping-check.1".to_owned()), "{pages:?}");
+    assert!(
+        pages.contains(&"qkvconv.1".to_owned()) && pages.contains(&"qkvconv-mapping-check.1".to_owned()),
+        "{pages:?}"
+    );
 }
 
 #[test]
@@ -432,7 +445,8 @@ fn colours_are_where_they_are_wanted() {
 #[test]
 fn what_only_looks_does_not_say_that_nothing_was_written() {
     let folder = Folder::new();
-    let looked = folder.run(&["inspect", "some-owner/some-model"]).fails(&["hf download some-owner/some-model"]);
+    let looked =
+        folder.run(&["inspect", "some-owner/some-model"]).fails(&["hf download some-owner/some-model"]);
     assert!(looked.stderr.ends_with("qkvconv: 1 error\n"), "{}", looked.stderr);
     let converted = folder.run(&["--from", "llama/hf", "--to", "llama/meta", "missing", "out"]);
     assert!(converted.stderr.ends_with("qkvconv: 1 error; nothing was written\n"), "{}", converted.stderr);

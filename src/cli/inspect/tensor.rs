@@ -12,7 +12,8 @@ use qkvconv::mapping::{Affine, Layout, Mapping};
 use qkvconv::provenance::Provenance;
 use serde_json::{Value, json};
 
-use super::{InspectArgs, Look, kind_json, runs_json};
+use super::json::{kind_json, runs_json};
+use super::{InspectArgs, Look};
 use crate::cli::ui::Ui;
 
 /// The most heads whose places are listed for programs.
