@@ -19,7 +19,7 @@ fn json(folder: &Folder, args: &[&str]) -> Value {
 #[test]
 fn a_checkpoint_is_told_from_its_headers() {
     let folder = Folder::new();
-    let said = folder.run(&["inspect", &digits()]).ok().stdout;
+    let said = folder.run(&["inspect", "--all", &digits()]).ok().stdout;
     for text in [
         "safetensors, 353.01 KiB in 43 tensors (43 F32)",
         "layout attention/pytorch-fused: 12 of 43 tensors",
@@ -28,11 +28,40 @@ fn a_checkpoint_is_told_from_its_headers() {
         "rows: q.weight: 4 query heads × 15 head size",
         "k.weight head 3: rows 105..120, columns 0..60",
         "o.weight head 3: rows 0..60, columns 45..60",
-        "explained by no rule",
+        "held by no rule",
         "encoder.layers.{0..2}.linear1.bias (3)",
     ] {
         assert!(said.contains(text), "`{text}` is not in\n{said}");
     }
+}
+
+/// What fits a screen, and the command for what comes next, which works as it is pasted.
+#[test]
+fn a_summary_leads_to_a_conversion() {
+    let folder = Folder::new();
+    let tensors = crate::kit::read(std::path::Path::new(&digits()));
+    folder.tensors("my model.safetensors", &tensors);
+    folder.put("config.json", r#"{ "num_attention_heads": 4 }"#);
+    let said = folder.run(&["inspect", "my model.safetensors"]).ok().stdout;
+    assert!(said.lines().count() <= 24, "{said}");
+    for text in [
+        "layout attention/pytorch-fused: 12 of 43 tensors",
+        "h = 4  query heads, from config.json",
+        "  encoder.layers.{0..2}.self_attn.in_proj_weight (3) [180, 60]  rows: q.weight: 4 query heads",
+        "4 kinds of tensors in all; --all tells each",
+        "held by no rule: classifier.bias, classifier.weight, embed.bias, … and 12 more kinds",
+        "other layouts of attention: pytorch-kdim, separate,",
+    ] {
+        assert!(said.contains(text), "`{text}` is not in\n{said}");
+    }
+    let command =
+        said.lines().last().and_then(|line| line.trim().strip_prefix("qkvconv ")).expect("a command");
+    let words: Vec<&str> = command.split('\'').collect();
+    let [before, "my model.safetensors", after] = words[..] else { panic!("{command}") };
+    let args: Vec<&str> =
+        before.split_whitespace().chain(["my model.safetensors"]).chain(after.split_whitespace()).collect();
+    folder.run(&args).ok();
+    assert!(folder.join("out/model.safetensors").is_file());
 }
 
 #[test]

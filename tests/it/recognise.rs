@@ -240,7 +240,7 @@ fn options_on_names_count_while_a_layout_is_looked_for() {
     let folder = model("m", &tensors, &config("llama"));
     assert_eq!(layout(&folder, &["m"]), "attention/llama-hf");
     let said = folder.run(&["inspect", "m"]).ok().stdout;
-    assert!(said.contains("llama/hf explains all but score.weight"), "{said}");
+    assert!(said.contains("as a whole model with: --from llama/hf --drop score.weight\n"), "{said}");
     convert(&folder, "auto", "llama/phi3", &["m", "out"]).fails(&["--from llama/hf --drop 'score.weight'"]);
     // What belongs to a weight is not left out on anybody's advice.
     tensors.extend(numbered(&[("model.layers.0.self_attn.q_proj.weight_scale_inv", &[1, 1])]));
