@@ -156,19 +156,16 @@ pub(super) const LAYOUT: Object = Object {
         ),
         removable(
             "tensors",
-            "The stored tensors: a template for names, and the expression of what such a tensor holds.",
-            Value::Entries(
-                Names::Pattern(&super::pattern::TEMPLATE),
-                &Value::AnyOf(&[
+            "The stored tensors: a template for names, and the expression of what such a tensor holds. A name that ends with `.`, `/` or `::` is a prefix: the names in its object begin with it.",
+            Value::Rules(&Value::AnyOf(&[
+                Value::Pattern(&super::pattern::EXPRESSION),
+                Value::Object(&RULE),
+                Value::List(&Value::AnyOf(&[
                     Value::Pattern(&super::pattern::EXPRESSION),
                     Value::Object(&RULE),
-                    Value::List(&Value::AnyOf(&[
-                        Value::Pattern(&super::pattern::EXPRESSION),
-                        Value::Object(&RULE),
-                    ])),
-                    Value::Null,
-                ]),
-            ),
+                ])),
+                Value::Null,
+            ])),
             "{ \"layers.{l}.q.weight\": \"q.weight: (h d) e\" }",
         ),
         removable(

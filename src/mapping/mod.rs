@@ -17,6 +17,7 @@ mod inherit;
 mod json;
 pub mod key;
 pub mod names;
+mod nest;
 mod pattern;
 pub mod print;
 mod read;

@@ -37,6 +37,11 @@ const TOLD: &[&str] = &[
     "else",
 ];
 
+/// The schemas of names that match a pattern.
+fn patterns(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    schema["patternProperties"].as_object().into_iter().flatten()
+}
+
 struct Schema {
     root: Value,
 }
@@ -108,9 +113,14 @@ impl Schema {
                 let place = format!("{place}/{name}");
                 match wanted {
                     _ if schema["properties"].get(name).is_some() => None,
+                    _ if patterns(schema).any(|(pattern, _)| matches(pattern, name)) => None,
                     Value::Bool(false) => Some(format!("{place}: not known")),
                     schema => self.at(schema, value, &place),
                 }
+            }),
+            "patternProperties" => entries().find_map(|(name, value)| {
+                let mut wanted = patterns(schema).filter(|(pattern, _)| matches(pattern, name));
+                wanted.find_map(|(_, schema)| self.at(schema, value, &format!("{place}/{name}")))
             }),
             "propertyNames" => entries().find_map(|(name, _)| {
                 self.at(wanted, &Value::from(name.as_str()), &format!("{place}/{name}"))
