@@ -234,7 +234,7 @@ pub(super) const LAYOUT: Object = Object {
         ),
         removable(
             "forward",
-            "How the framework computes attention, written from its source and never from the expressions: one entry, or one with a name for each kind of attention.",
+            "How the framework computes attention, written from its source and never from the expressions: one entry, or one with a name for each kind of attention; what stands beside those with names holds for each.",
             Value::Forwards(&FORWARD),
             "{ \"source\": \"…\", \"qkv\": { … }, \"out\": { … } }",
         ),

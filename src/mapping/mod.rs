@@ -18,6 +18,7 @@ mod json;
 pub mod key;
 pub mod names;
 mod nest;
+mod own_place;
 mod pattern;
 pub mod print;
 mod read;

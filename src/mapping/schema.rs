@@ -102,14 +102,10 @@ fn value(value: &Value) -> Json {
         Value::Rules(_) => reference(RULES),
         Value::AnyOf(values) => json!({ "anyOf": values.iter().map(self::value).collect::<Vec<_>>() }),
         Value::Forwards(object) => {
-            // One entry has at least one of the fields; an object without any is several, by name.
-            let names: Vec<&str> = object.fields.iter().map(|field| field.name).collect();
-            json!({
-                "type": "object",
-                "if": { "minProperties": 1, "propertyNames": { "not": { "enum": names } } },
-                "then": { "additionalProperties": reference(object.name) },
-                "else": reference(object.name),
-            })
+            // What is no field is an attention with a name.
+            let mut schema = fields(object.fields);
+            schema["additionalProperties"] = reference(object.name);
+            schema
         }
     }
 }
