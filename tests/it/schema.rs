@@ -275,7 +275,7 @@ const BROKEN: &[(&str, &str)] = &[
     (r#""causal": true"#, r#""causal": "true""#),
     (r#""attends": "self""#, r#""attends": "both""#),
     (r#""style": "half""#, r#""style": "halves""#),
-    (r#""apply": "linear", "cut""#, r#""cut""#),
+    (r#""apply": "linear", "cut""#, r#""apply": 1, "cut""#),
     (r#""apply": "linear", "cut""#, r#""apply": "lineal", "cut""#),
     (r#""cut": "blocks""#, r#""cut": "thirds""#),
     (r#""order": "q k v""#, r#""order": "q, k, v""#),
@@ -297,6 +297,7 @@ const BEYOND_A_SCHEMA: &[(&str, &str, &str)] = &[
     ("names that other places declare", r#""is": "g r""#, r#""is": "g rr""#),
     ("names that other places declare", r#""like": "a""#, r#""like": "aa""#),
     ("axes of a parameter against those of its tensors", r#"q: (h d) e"#, r#"q: h d"#),
+    ("what the attention says for all its products", r#""apply": "linear", "cut""#, r#""cut""#),
     ("which parts a product has, once each", r#""order": "q k v""#, r#""order": "q k""#),
     ("which products stand together", r#""qkv": { "weight""#, r#""kv": { "weight""#),
     (
