@@ -38,7 +38,7 @@ pub(super) const TOP: &[Field] = &[
         "The parameters of the family: the axes of each in canonical order, slowest first.",
         Value::Entries(
             Names::Pattern(&super::pattern::LABEL),
-            &Value::AnyOf(&[Value::Pattern(&super::pattern::AXES), Value::Object(&PARAM)]),
+            &Value::AnyOf(&[Value::Pattern(&super::pattern::PARAM_AXES), Value::Object(&PARAM)]),
         ),
         "{ \"q.weight\": \"h d e\" }",
     ),
@@ -95,9 +95,9 @@ pub(super) const PARAM: Object = Object {
     fields: &[
         required(
             "axes",
-            "Its axes in canonical order, slowest first, with spaces between them.",
-            Value::Pattern(&super::pattern::AXES),
-            "\"h d e\"",
+            "Its axes in canonical order, slowest first, with spaces between them. In a matrix `|` stands between its outputs and its inputs; axes of layers and experts before are a batch.",
+            Value::Pattern(&super::pattern::PARAM_AXES),
+            "\"h d | e\"",
         ),
         field("optional", "Whether both sides may lack it.", Value::Flag, "true"),
         field(

@@ -178,6 +178,10 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("a root without parentheses", r#""scale": "1/sqrt(d)" }"#, r#""scale": "1/sqrt d" }"#),
     ("an axis in a formula that nobody declares", r#""u": "d - 2 * f""#, r#""u": "d - 2 * ff""#),
     ("an axis of the config that nobody declares", r#""config": { "h""#, r#""config": { "heads""#),
+    ("outputs of a matrix without inputs", r#""k.weight": "l g d e""#, r#""k.weight": "l g d e |""#),
+    ("inputs of a matrix without outputs", r#""k.weight": "l g d e""#, r#""k.weight": "| l g d e""#),
+    ("two bars in a matrix", r#""k.weight": "l g d e""#, r#""k.weight": "l g | d | e""#),
+    ("an axis on both sides of a matrix", r#""k.weight": "l g d e""#, r#""k.weight": "l g d | d e""#),
     // like and forward
     ("an unknown layout to take over", r#""like": "separate""#, r#""like": "seperate""#),
     ("a layout that takes itself over", r#""like": "separate""#, r#""like": "fused""#),
