@@ -10,8 +10,12 @@ const WEIGHT: Field = field(
     TEMPLATE,
     "\"{*m}.qkv.weight\"",
 );
-const BIAS: Field =
-    field("bias", "The template of its bias, where it has one; without `weight` the tensor of the parameter.", TEMPLATE, "\"{*m}.qkv.bias\"");
+const BIAS: Field = field(
+    "bias",
+    "The template of its bias, where it has one; without `weight` the tensor of the parameter.",
+    TEMPLATE,
+    "\"{*m}.qkv.bias\"",
+);
 const APPLIED: Field = field(
     "apply",
     "How the weight is applied, where not as the attention's `apply` says: `linear` (x Wᵀ + b), `dense` (x W + b), `convolution`, or an einsum over the token axis t, `einsum te,hed->thd`.",

@@ -16,6 +16,7 @@ pub mod forward;
 mod inherit;
 mod json;
 pub mod key;
+mod matrix;
 pub mod names;
 mod nest;
 mod own_place;
@@ -148,14 +149,6 @@ pub struct Param {
 }
 
 impl Param {
-    /// Returns its axes as the file writes them, `l h d | e`.
-    pub fn axes_text(&self) -> String {
-        match self.inputs_from.and_then(|at| self.axes.split_at_checked(at)) {
-            Some((outputs, inputs)) => format!("{} | {}", outputs.join(" "), inputs.join(" ")),
-            None => self.axes.join(" "),
-        }
-    }
-
     /// Returns whether a module without it is incomplete.
     pub(crate) fn is_required(&self) -> bool {
         !self.optional && !self.absent_zeros
@@ -398,23 +391,6 @@ impl Mapping {
     /// Returns what an axis of a layout is: the family's axis of that name, or one that the layout has alone.
     pub fn axis_role(&self, layout: &Layout, name: &str) -> Option<AxisRole> {
         self.roles().axis(name).or_else(|| layout.axes.get(name)?.role)
-    }
-
-    /// Returns the axes of a matrix that are its outputs, and those that are its inputs; axes of layers and experts before
-    /// them are a batch, and in neither. `None` where the file does not say it.
-    ///
-    /// ```
-    /// let family = qkvconv::mapping::builtin::family("llama").expect("a built-in family");
-    /// let (outputs, inputs) = family.matrix_axes("q.weight").expect("a matrix");
-    /// assert_eq!((outputs.join(" "), inputs.join(" ")), ("h d".into(), "e".into()));
-    /// ```
-    pub fn matrix_axes(&self, param: &str) -> Option<(&[String], &[String])> {
-        let param = self.params.get(param)?;
-        let (outputs, inputs) = param.axes.split_at_checked(param.inputs_from?)?;
-        let is_batch =
-            |axis: &&String| matches!(self.roles().axis(axis), Some(AxisRole::Layers | AxisRole::Experts));
-        let batch = outputs.iter().take_while(is_batch).count();
-        Some((outputs.get(batch..)?, inputs))
     }
 
     /// Returns the axis of heads among a parameter's axes.

@@ -39,11 +39,14 @@ fn collect(prefix: &str, tensors: &Entries, whole: &mut Entries, errors: &mut Co
             Kind::Null => {}
             _ if is_prefix(name) => {
                 errors.push(
-                    Diagnostic::error("mapping/prefix", format!("`{name}` is a prefix, and no tensor's name"))
-                        .rule(span)
-                        .expected("an object with the rules whose names begin so")
-                        .found(value.kind_name())
-                        .help(format!("write the rest of the name, or `\"{name}\": {{ \"weight\": … }}`")),
+                    Diagnostic::error(
+                        "mapping/prefix",
+                        format!("`{name}` is a prefix, and no tensor's name"),
+                    )
+                    .rule(span)
+                    .expected("an object with the rules whose names begin so")
+                    .found(value.kind_name())
+                    .help(format!("write the rest of the name, or `\"{name}\": {{ \"weight\": … }}`")),
                 );
                 continue;
             }

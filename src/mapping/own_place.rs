@@ -46,7 +46,8 @@ impl Own<'_> {
     }
 
     fn holds(&self, rule: &Rule, part: &str, endings: &[&str]) -> bool {
-        let names = |param: &&str| endings.iter().any(|ending| **param == format!("{}{part}{ending}", self.prefix));
+        let names =
+            |param: &&str| endings.iter().any(|ending| **param == format!("{}{part}{ending}", self.prefix));
         rule.expr.params().iter().any(names)
     }
 
@@ -59,14 +60,16 @@ impl Own<'_> {
         errors: &mut Collector,
     ) -> Option<Template> {
         let mut found: Vec<&Rule> = Vec::new();
-        for rule in self.rules.iter().filter(|rule| parts.iter().any(|part| self.holds(rule, part, endings))) {
+        for rule in self.rules.iter().filter(|rule| parts.iter().any(|part| self.holds(rule, part, endings)))
+        {
             // Alternatives are one tensor.
             if found.iter().all(|other| other.template.to_string() != rule.template.to_string()) {
                 found.push(rule);
             }
         }
         let ending = if endings.contains(&".bias") { ".bias" } else { ".weight" };
-        let params: Vec<String> = parts.iter().map(|part| format!("`{}{part}{ending}`", self.prefix)).collect();
+        let params: Vec<String> =
+            parts.iter().map(|part| format!("`{}{part}{ending}`", self.prefix)).collect();
         let fail = |found: String, help: String| {
             let message = format!("nothing tells which tensor holds {}", params.join(", "));
             let error = Diagnostic::error("mapping/forward", message).rule(span);
@@ -113,7 +116,8 @@ impl Own<'_> {
 fn said(template: &Template) -> Vec<&'static str> {
     let text = template.to_string().to_lowercase();
     let outside = text.split('{').flat_map(|piece| piece.rsplit('}').next());
-    let words: Vec<&str> = outside.flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric())).collect();
+    let words: Vec<&str> =
+        outside.flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric())).collect();
     let is_said = |(_, known): &&(&str, &[&str])| known.iter().any(|word| words.contains(word));
     WORDS.iter().filter(is_said).map(|(part, _)| *part).collect()
 }

@@ -124,8 +124,20 @@ pub(super) const ORDER: Pattern = Pattern {
 };
 
 /// All patterns.
-pub(super) const ALL: &[&Pattern] =
-    &[&AXIS, &AXES, &PARAM_AXES, &LABEL, &EXPRESSION, &SUM, &FORMULA, &TEMPLATE, &CONFIG_FILE, &APPLIED, &CUTS, &ORDER];
+pub(super) const ALL: &[&Pattern] = &[
+    &AXIS,
+    &AXES,
+    &PARAM_AXES,
+    &LABEL,
+    &EXPRESSION,
+    &SUM,
+    &FORMULA,
+    &TEMPLATE,
+    &CONFIG_FILE,
+    &APPLIED,
+    &CUTS,
+    &ORDER,
+];
 
 /// The texts of a closed set that are patterns as they stand.
 fn names(choices: &[choices::Choice]) -> String {

@@ -2,6 +2,7 @@
 
 use indexmap::IndexMap;
 
+use super::Rule;
 use super::arith::Formula;
 use super::choices::{APPLY, ATTENDS, CUT, MODULE_AXES, NORM_KIND, NORM_OVER, ROTARY};
 use super::field::Object;
@@ -12,7 +13,6 @@ use super::forward::{
 use super::json::{Entries, Fields, Json, Kind, unknown_choice};
 use super::key::Template;
 use super::own_place::Own;
-use super::Rule;
 use super::read::{collect, formula};
 use crate::diag::{Collector, Diagnostic};
 use crate::notation::Text;

@@ -107,7 +107,8 @@ fn param_axes(text: Text<'_>, errors: &mut Collector) -> Option<(Vec<String>, Ve
     let wrong_bar = |span: &Span, found: &str, errors: &mut Collector| {
         let message = "`|` parts the outputs of a matrix from its inputs";
         let error = Diagnostic::error("mapping/param", message).rule(span);
-        let error = error.expected("axes before it, axes behind it, and no other `|`").found(found.to_owned());
+        let error =
+            error.expected("axes before it, axes behind it, and no other `|`").found(found.to_owned());
         errors.push(error.help("write the outputs, `|` and the inputs, `h d | e`; a vector has no `|`"));
     };
     for word in text.text.split_whitespace() {

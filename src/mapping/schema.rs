@@ -124,7 +124,8 @@ fn entries(names: &Names, each: Json) -> Json {
 /// Rules by name, or under a prefix.
 fn rules(rule: &Value) -> Json {
     let mut schema = entries(&Names::Pattern(&pattern::TEMPLATE), value(rule));
-    schema["patternProperties"] = json!({ "([./]|::)$": { "anyOf": [reference(RULES), value(&Value::Null)] } });
+    schema["patternProperties"] =
+        json!({ "([./]|::)$": { "anyOf": [reference(RULES), value(&Value::Null)] } });
     schema
 }
 

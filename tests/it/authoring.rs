@@ -236,7 +236,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
       "forward": {
         "source": "x", "apply": "linear","#,
     ),
-    ("no way to apply a weight", r#""qkv": { "weight": "{*m}.{l}.qkv", "apply": "linear", "#, r#""qkv": { "weight": "{*m}.{l}.qkv", "#),
+    (
+        "no way to apply a weight",
+        r#""qkv": { "weight": "{*m}.{l}.qkv", "apply": "linear", "#,
+        r#""qkv": { "weight": "{*m}.{l}.qkv", "#,
+    ),
     ("an unknown role in forward", r#""q": { "weight""#, r#""query": { "weight""#),
     (
         "an unknown way to apply",
