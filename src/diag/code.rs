@@ -338,6 +338,7 @@ codes! {
         MissingField = "missing-field": Failed,
         Param = "param": Failed,
         ParamName = "param-name": Failed,
+        Prefix = "prefix": Failed,
         RepeatedAxis = "repeated-axis": Failed,
         Setting = "setting": Failed,
         Sparse = "sparse": Failed,

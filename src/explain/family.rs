@@ -38,5 +38,5 @@ pub(super) fn param_line(name: &str, param: &Param) -> String {
         notes.push(format!("some {} may lack it", param.sparse.join(", ")));
     }
     let notes = if notes.is_empty() { String::new() } else { format!("  ({})", notes.join("; ")) };
-    format!("{name}: {}{notes}", param.axes.join(" "))
+    format!("{name}: {}{notes}", param.axes_text())
 }

@@ -2,16 +2,18 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::Mapping;
 use super::key::Template;
 use super::names::Names;
+use super::nest::is_prefix;
 use super::read::read_built_in;
 use crate::notation::Text;
 use crate::span::{Source, Span};
@@ -150,13 +152,47 @@ struct Skimmed<'a> {
 /// As much of a layout as tells the names of its tensors.
 #[derive(Deserialize)]
 struct SkimmedLayout<'a> {
-    #[serde(borrow, default)]
-    tensors: BTreeMap<Cow<'a, str>, IgnoredAny>,
+    #[serde(default)]
+    tensors: SkimmedNames,
     #[serde(borrow, default)]
     like: Option<Cow<'a, str>>,
     /// A text, a list of them, null to take over none, and `false` where the field is not there.
     #[serde(default = "not_there")]
     models: serde_json::Value,
+}
+
+/// The names of a layout's tensors, whole.
+#[derive(Default)]
+struct SkimmedNames(Vec<String>);
+
+impl<'de> Deserialize<'de> for SkimmedNames {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SkimmedNames, D::Error> {
+        deserializer.deserialize_map(NamesVisitor)
+    }
+}
+
+struct NamesVisitor;
+
+impl<'de> Visitor<'de> for NamesVisitor {
+    type Value = SkimmedNames;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("rules by name")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SkimmedNames, A::Error> {
+        let mut names = Vec::new();
+        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+            if is_prefix(&name) {
+                let inner = map.next_value::<Option<SkimmedNames>>()?.unwrap_or_default();
+                names.extend(inner.0.iter().map(|rest| format!("{name}{rest}")));
+            } else {
+                map.next_value::<IgnoredAny>()?;
+                names.push(name.into_owned());
+            }
+        }
+        Ok(SkimmedNames(names))
+    }
 }
 
 fn not_there() -> serde_json::Value {
@@ -206,7 +242,7 @@ pub(super) fn may_hold(name: &str, names: &Names<'_>) -> bool {
     let Some((_, text)) = FILES.iter().find(|(file, _)| *file == name) else { return false };
     // What cannot be skimmed is told by reading it.
     let Ok(skimmed) = serde_json::from_str::<Skimmed<'_>>(text) else { return true };
-    let templates = skimmed.layouts.values().flat_map(|layout| layout.tensors.keys());
+    let templates = skimmed.layouts.values().flat_map(|layout| &layout.tensors.0);
     templates.into_iter().any(|template| matches_any(template, names))
 }
 

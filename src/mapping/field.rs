@@ -47,6 +47,8 @@ pub(super) enum Value {
     Object(&'static Object),
     /// An object of freely named entries: what may be a name, and what each entry is.
     Entries(Names, &'static Value),
+    /// Rules by the names of tensors, or under a prefix of names: what each is.
+    Rules(&'static Value),
     /// One of several.
     AnyOf(&'static [Value]),
     /// One attention, or several with names.

@@ -38,7 +38,7 @@ pub(super) const TOP: &[Field] = &[
         "The parameters of the family: the axes of each in canonical order, slowest first.",
         Value::Entries(
             Names::Pattern(&super::pattern::LABEL),
-            &Value::AnyOf(&[Value::Pattern(&super::pattern::AXES), Value::Object(&PARAM)]),
+            &Value::AnyOf(&[Value::Pattern(&super::pattern::PARAM_AXES), Value::Object(&PARAM)]),
         ),
         "{ \"q.weight\": \"h d e\" }",
     ),
@@ -95,9 +95,9 @@ pub(super) const PARAM: Object = Object {
     fields: &[
         required(
             "axes",
-            "Its axes in canonical order, slowest first, with spaces between them.",
-            Value::Pattern(&super::pattern::AXES),
-            "\"h d e\"",
+            "Its axes in canonical order, slowest first, with spaces between them. In a matrix `|` stands between its outputs and its inputs; axes of layers and experts before are a batch.",
+            Value::Pattern(&super::pattern::PARAM_AXES),
+            "\"h d | e\"",
         ),
         field("optional", "Whether both sides may lack it.", Value::Flag, "true"),
         field(
@@ -156,19 +156,16 @@ pub(super) const LAYOUT: Object = Object {
         ),
         removable(
             "tensors",
-            "The stored tensors: a template for names, and the expression of what such a tensor holds.",
-            Value::Entries(
-                Names::Pattern(&super::pattern::TEMPLATE),
-                &Value::AnyOf(&[
+            "The stored tensors: a template for names, and the expression of what such a tensor holds. A name that ends with `.`, `/` or `::` is a prefix: the names in its object begin with it.",
+            Value::Rules(&Value::AnyOf(&[
+                Value::Pattern(&super::pattern::EXPRESSION),
+                Value::Object(&RULE),
+                Value::List(&Value::AnyOf(&[
                     Value::Pattern(&super::pattern::EXPRESSION),
                     Value::Object(&RULE),
-                    Value::List(&Value::AnyOf(&[
-                        Value::Pattern(&super::pattern::EXPRESSION),
-                        Value::Object(&RULE),
-                    ])),
-                    Value::Null,
-                ]),
-            ),
+                ])),
+                Value::Null,
+            ])),
             "{ \"layers.{l}.q.weight\": \"q.weight: (h d) e\" }",
         ),
         removable(
@@ -237,7 +234,7 @@ pub(super) const LAYOUT: Object = Object {
         ),
         removable(
             "forward",
-            "How the framework computes attention, written from its source and never from the expressions: one entry, or one with a name for each kind of attention.",
+            "How the framework computes attention, written from its source and never from the expressions: one entry, or one with a name for each kind of attention; what stands beside those with names holds for each.",
             Value::Forwards(&FORWARD),
             "{ \"source\": \"…\", \"qkv\": { … }, \"out\": { … } }",
         ),

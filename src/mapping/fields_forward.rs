@@ -4,15 +4,25 @@ use super::choices::{ATTENDS, MODULE_AXES, NORM_KIND, NORM_OVER, ROTARY};
 use super::field::{AXIS_NAMES, FORMULA, Field, Names, Object, TEMPLATE, Value, field, required};
 use super::pattern;
 
-const WEIGHT: Field = required("weight", "The template of its weight.", TEMPLATE, "\"{*m}.qkv.weight\"");
-const BIAS: Field =
-    field("bias", "The template of its bias, where it has one.", TEMPLATE, "\"{*m}.qkv.bias\"");
-const APPLIED: Field = required(
+const WEIGHT: Field = field(
+    "weight",
+    "The template of its weight; where it is left out, the tensor that holds the parameter, if its name says the same part.",
+    TEMPLATE,
+    "\"{*m}.qkv.weight\"",
+);
+const BIAS: Field = field(
+    "bias",
+    "The template of its bias, where it has one; without `weight` the tensor of the parameter.",
+    TEMPLATE,
+    "\"{*m}.qkv.bias\"",
+);
+const APPLIED: Field = field(
     "apply",
-    "How the weight is applied: `linear` (x Wᵀ + b), `dense` (x W + b), `convolution`, or an einsum over the token axis t, `einsum te,hed->thd`.",
+    "How the weight is applied, where not as the attention's `apply` says: `linear` (x Wᵀ + b), `dense` (x W + b), `convolution`, or an einsum over the token axis t, `einsum te,hed->thd`.",
     Value::Pattern(&pattern::APPLIED),
     "\"linear\"",
 );
+const APPLY_TEXT: Value = Value::Pattern(&pattern::APPLIED);
 const EACH: Field = field(
     "each",
     "The axis along which there is one tensor for every head, or for every shard of heads.",
@@ -84,7 +94,7 @@ pub(super) const NORM: Object = Object {
     fields: &[
         field(
             "weight",
-            "The template of its factors; needed but for `length`.",
+            "The template of its factors; where it is left out, the tensor of the parameter `q_norm` or `k_norm`. There is none for `length`.",
             TEMPLATE,
             "\"{*m}.q_norm.weight\"",
         ),
@@ -130,6 +140,18 @@ pub(super) const FORWARD: Object = Object {
             "\"owner/repository path/to/file.py\"",
         ),
         field(
+            "apply",
+            "How all weights are applied, where a product does not say otherwise. Then products that are not written are those of q, k and v, each by itself, and of the output, where the layout has a tensor for it.",
+            APPLY_TEXT,
+            "\"linear\"",
+        ),
+        field(
+            "params",
+            "What the names of its parameters begin with: `enc.` where they are `enc.q.weight` and so on. Only products without `weight` look for them.",
+            Value::Text,
+            "\"enc.\"",
+        ),
+        field(
             "qkv",
             "One product of queries, keys and values. An attention has `qkv`, or `q` and `kv`, or `q`, `k` and `v`.",
             Value::Object(&FUSED),
@@ -144,19 +166,19 @@ pub(super) const FORWARD: Object = Object {
         field(
             "q",
             "The product of the queries.",
-            Value::Object(&PRODUCT),
+            Value::AnyOf(&[APPLY_TEXT, Value::Object(&PRODUCT)]),
             "{ \"weight\": \"{*m}.q.weight\", \"apply\": \"linear\" }",
         ),
         field(
             "k",
             "The product of the keys.",
-            Value::Object(&PRODUCT),
+            Value::AnyOf(&[APPLY_TEXT, Value::Object(&PRODUCT)]),
             "{ \"weight\": \"{*m}.k.weight\", \"apply\": \"linear\" }",
         ),
         field(
             "v",
             "The product of the values.",
-            Value::Object(&PRODUCT),
+            Value::AnyOf(&[APPLY_TEXT, Value::Object(&PRODUCT)]),
             "{ \"weight\": \"{*m}.v.weight\", \"apply\": \"linear\" }",
         ),
         field(
@@ -168,19 +190,19 @@ pub(super) const FORWARD: Object = Object {
         field(
             "out",
             "The output projection.",
-            Value::Object(&OUTPUT),
+            Value::AnyOf(&[APPLY_TEXT, Value::Object(&OUTPUT)]),
             "{ \"weight\": \"{*m}.proj.weight\", \"apply\": \"linear\" }",
         ),
         field(
             "q_norm",
             "The norm of the queries, before the rotation.",
-            Value::Object(&NORM),
+            Value::AnyOf(&[Value::Choice(NORM_KIND), Value::Object(&NORM)]),
             "{ \"weight\": \"{*m}.q_norm.weight\" }",
         ),
         field(
             "k_norm",
             "The norm of the keys, before the rotation.",
-            Value::Object(&NORM),
+            Value::AnyOf(&[Value::Choice(NORM_KIND), Value::Object(&NORM)]),
             "{ \"weight\": \"{*m}.k_norm.weight\" }",
         ),
         field(

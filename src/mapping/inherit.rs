@@ -1,14 +1,11 @@
 //! `like`: a layout that takes over another one's entries and says what differs.
 
-use indexmap::IndexMap;
-
 use super::builtin;
-use super::json::{Json, Kind, parse};
+use super::json::{Entries, Json, Kind, parse};
+use super::nest::{is_prefix, with_whole_names};
 use super::read::declared;
 use crate::diag::{Collector, Diagnostic, MappingCode, nearest};
 use crate::span::Span;
-
-type Entries = IndexMap<String, (Span, bool, Json)>;
 
 /// The fields of a layout that are taken over entry by entry; the others are taken over whole.
 const BY_ENTRY: &[&str] = &["axes", "tensors", "config", "settings", "defaults", "when", "metadata", "paths"];
@@ -27,9 +24,10 @@ pub(super) fn inherited(layouts: &Entries, extends: Option<&str>, errors: &mut C
         _ => None,
     });
     let base = match base.map(|layouts| &layouts.value) {
-        Some(Kind::Object(layouts)) => layouts.clone(),
+        Some(Kind::Object(layouts)) => whole_names(layouts, &mut Collector::default()),
         _ => Entries::new(),
     };
+    let layouts = &whole_names(layouts, errors);
     let all = Layouts { own: layouts, base: &base };
     let mut result = Entries::new();
     for (name, (span, verbatim, value)) in layouts {
@@ -37,6 +35,13 @@ pub(super) fn inherited(layouts: &Entries, extends: Option<&str>, errors: &mut C
         result.insert(name.clone(), (span.clone(), *verbatim, value));
     }
     result
+}
+
+fn whole_names(layouts: &Entries, errors: &mut Collector) -> Entries {
+    let whole = |(name, (span, verbatim, value)): (&String, &(Span, bool, Json))| {
+        (name.clone(), (span.clone(), *verbatim, with_whole_names(value, errors)))
+    };
+    layouts.iter().map(whole).collect()
 }
 
 /// The layouts that can be taken over.
@@ -106,7 +111,7 @@ fn override_entries(taken: &Entries, own: &Entries, errors: &mut Collector) -> E
     for (name, (span, verbatim, value)) in own {
         if !matches!(value.value, Kind::Null) {
             merged.insert(name.clone(), (span.clone(), *verbatim, value.clone()));
-        } else if merged.shift_remove(name).is_none() {
+        } else if !remove(&mut merged, name) {
             let error = Diagnostic::error(MappingCode::Like, format!("there is no `{name}` to remove"))
                 .rule(span)
                 .expected(declared(taken.keys().map(String::as_str)))
@@ -118,6 +123,18 @@ fn override_entries(taken: &Entries, own: &Entries, errors: &mut Collector) -> E
         }
     }
     merged
+}
+
+/// Removes an entry, or all that begin with a prefix; returns whether there was one.
+fn remove(entries: &mut Entries, name: &str) -> bool {
+    let before = entries.len();
+    match is_prefix(name) {
+        true => entries.retain(|entry, _| !entry.starts_with(name)),
+        false => {
+            entries.shift_remove(name);
+        }
+    }
+    entries.len() < before
 }
 
 /// Returns the entries that are something, and of those that are objects likewise.

@@ -24,6 +24,9 @@ pub(super) struct Json {
     pub(super) span: Span,
 }
 
+/// Fields with the place of their names and whether the name stands letter by letter.
+pub(super) type Entries = IndexMap<String, (Span, bool, Json)>;
+
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
     Null,
@@ -32,8 +35,7 @@ pub(super) enum Kind {
     /// The text, and whether the source holds it letter by letter.
     String(String, bool),
     Array(Vec<Json>),
-    /// Fields with the place of their names and whether the name stands letter by letter.
-    Object(IndexMap<String, (Span, bool, Json)>),
+    Object(Entries),
 }
 
 /// Parses strict JSON; a duplicate field is an error. What is wrong is mended where that is possible, so that the rest
@@ -145,7 +147,7 @@ fn inside(source: &Arc<Source>, quoted: Range, text: &str) -> (Span, bool) {
 }
 
 impl Json {
-    fn kind_name(&self) -> &'static str {
+    pub(super) fn kind_name(&self) -> &'static str {
         match &self.value {
             Kind::Null => "null",
             Kind::Bool(_) => "a truth value",
@@ -281,7 +283,7 @@ impl Json {
     }
 
     /// Returns an object's fields.
-    pub(super) fn object(&self, errors: &mut Collector) -> Option<&IndexMap<String, (Span, bool, Json)>> {
+    pub(super) fn object(&self, errors: &mut Collector) -> Option<&Entries> {
         match &self.value {
             Kind::Object(fields) => Some(fields),
             _ => {
@@ -381,7 +383,7 @@ fn first_sentence(text: &str) -> &str {
 
 /// An object's fields.
 #[derive(Clone, Copy)]
-pub(super) struct Fields<'a>(Option<&'a IndexMap<String, (Span, bool, Json)>>);
+pub(super) struct Fields<'a>(Option<&'a Entries>);
 
 impl<'a> Fields<'a> {
     pub(super) fn get(&self, name: &str) -> Option<&'a Json> {

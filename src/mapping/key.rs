@@ -210,7 +210,32 @@ impl Template {
 
 impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.span.text().trim_matches('"'))
+        for piece in self.file.iter().flatten() {
+            piece.fmt(f)?;
+        }
+        if self.file.is_some() {
+            f.write_str("::")?;
+        }
+        self.key.iter().try_for_each(|piece| piece.fmt(f))
+    }
+}
+
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let filled = |width: usize| if width > 0 { format!(":0{width}") } else { String::new() };
+        match self {
+            Piece::Literal(text) => f.write_str(text),
+            Piece::Axis { name, suffix: true, .. } => write!(f, "{{_{name}}}"),
+            Piece::Axis { name, offset, width, .. } => {
+                let above = if *offset > 0 { format!("+{offset}") } else { String::new() };
+                write!(f, "{{{name}{above}{}}}", filled(*width))
+            }
+            Piece::Count { name, offset, width } => {
+                let above = if *offset != 0 { format!("{offset:+}") } else { String::new() };
+                write!(f, "{{{name}.count{above}{}}}", filled(*width))
+            }
+            Piece::Path { name, .. } => write!(f, "{{*{name}}}"),
+        }
     }
 }
 

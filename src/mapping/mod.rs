@@ -17,7 +17,10 @@ pub mod forward;
 mod inherit;
 mod json;
 pub mod key;
+mod matrix;
 pub mod names;
+mod nest;
+mod own_place;
 mod pattern;
 pub mod print;
 mod read;
@@ -129,6 +132,9 @@ pub struct Param {
     pub axes: Vec<String>,
     /// Where each of them stands.
     pub axis_spans: Vec<Span>,
+    /// Of a matrix, how many axes stand before its inputs, `h d | e`: those of layers and experts, then its outputs.
+    /// `None` where the file does not say it.
+    pub inputs_from: Option<usize>,
     /// Whether both sides may lack it.
     pub optional: bool,
     /// Whether zeros stand for it where one side has no tensor for it. Where it is not optional as well, a tensor that

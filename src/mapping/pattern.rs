@@ -40,6 +40,17 @@ pub(super) const AXES: Pattern = Pattern {
     regex: || r"^\s*(?:[A-Za-z][A-Za-z0-9_]*(?:\s+|$))*$".into(),
 };
 
+/// The axes of a parameter.
+pub(super) const PARAM_AXES: Pattern = Pattern {
+    name: "parameterAxes",
+    about: "Names of axes, slowest first, with spaces between them: `h d`. In a matrix `|` stands between its outputs and its inputs, `h d | e`; axes of layers and experts before are a batch.",
+    wrong: "write names of axes with spaces between them, such as `h d` or `h d | e`",
+    regex: || {
+        let word = "[A-Za-z][A-Za-z0-9_]*";
+        format!(r"^\s*(?:{word}(?:\s+|$))*$|^\s*{word}(?:\s+{word})*\s+\|(?:\s+{word})+\s*$")
+    },
+};
+
 /// A parameter's name, as labels write it.
 pub(super) const LABEL: Pattern = Pattern {
     name: "parameterName",
@@ -113,8 +124,20 @@ pub(super) const ORDER: Pattern = Pattern {
 };
 
 /// All patterns.
-pub(super) const ALL: &[&Pattern] =
-    &[&AXIS, &AXES, &LABEL, &EXPRESSION, &SUM, &FORMULA, &TEMPLATE, &CONFIG_FILE, &APPLIED, &CUTS, &ORDER];
+pub(super) const ALL: &[&Pattern] = &[
+    &AXIS,
+    &AXES,
+    &PARAM_AXES,
+    &LABEL,
+    &EXPRESSION,
+    &SUM,
+    &FORMULA,
+    &TEMPLATE,
+    &CONFIG_FILE,
+    &APPLIED,
+    &CUTS,
+    &ORDER,
+];
 
 /// The texts of a closed set that are patterns as they stand.
 fn names(choices: &[choices::Choice]) -> String {

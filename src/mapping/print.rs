@@ -1,7 +1,7 @@
 //! Mapping files in their one form: `qkvconv mapping fmt`, and what every writer of mapping files uses.
 //!
 //! - The file, each layout, `axes`, `params` and `tensors` have one entry a line; those of the last three are each one
-//!   line, with the values in a column.
+//!   line, with the values in a column. Rules under a prefix are one line where they fit, otherwise a table of their own.
 //! - Any other object or list is one line where it fits 120 columns. Where it does not, an object has one field a
 //!   line, those of `config` and `settings` with the values in a column, and a list fills lines.
 //!
@@ -14,6 +14,7 @@ use jsonc_parser::common::Ranged;
 use jsonc_parser::{CollectOptions, parse_to_ast};
 
 use super::json;
+use super::nest::is_prefix;
 use super::recover::RULES;
 use crate::diag::{Collector, Errors};
 use crate::span::Source;
@@ -156,17 +157,39 @@ impl Printer<'_> {
         )
     }
 
-    /// Writes one entry a line, each value in one line, in a column.
+    /// Writes one entry a line, each value in one line, in a column. What stands under a prefix is a table of its own where
+    /// it does not fit a line.
     fn table(&self, object: &Object<'_>, indent: usize) -> String {
-        let names: Vec<String> = object.properties.iter().map(|field| self.name(field) + ":").collect();
-        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        let entry = |field: &ObjectProp<'_>| {
+            let name = self.name(field) + ":";
+            let inner = match &field.value {
+                Value::Object(inner) if is_prefix(&self.bare(field)) => Some(inner),
+                _ => None,
+            };
+            let before = indent + STEP + name.chars().count() + 1;
+            let fits = |line: &str| before + line.chars().count() < WIDTH;
+            match inner {
+                Some(inner) if self.holds_prefix(inner) || !fits(&self.line(&field.value)) => {
+                    (name, false, self.table(inner, indent + STEP))
+                }
+                _ => (name, inner.is_none(), self.line(&field.value)),
+            }
+        };
+        let entries: Vec<(String, bool, String)> = object.properties.iter().map(entry).collect();
+        let in_column = entries.iter().filter(|(_, in_column, _)| *in_column);
+        let width = in_column.map(|(name, ..)| name.chars().count()).max().unwrap_or(0);
         lines(
             indent,
-            names.iter().zip(&object.properties).map(|(name, field)| {
-                let gap = " ".repeat(width - name.chars().count());
-                format!("{name}{gap} {}", self.line(&field.value))
+            entries.iter().map(|(name, in_column, value)| {
+                let length = name.chars().count();
+                let gap = " ".repeat(if *in_column { width - length } else { 0 });
+                format!("{name}{gap} {value}")
             }),
         )
+    }
+
+    fn holds_prefix(&self, object: &Object<'_>) -> bool {
+        object.properties.iter().any(|field| is_prefix(&self.bare(field)))
     }
 
     /// Writes a value that begins in column `before`: in one line where it fits.

@@ -100,7 +100,8 @@ fn decode(source: &Arc<Source>, json: &Json, errors: &mut Collector) -> Option<(
             unread.insert(name.to_owned());
             let (axes, axis_spans, sparse) = (Vec::new(), Vec::new(), Vec::new());
             let (optional, absent_zeros, tied, role) = (false, false, None, None);
-            Param { axes, axis_spans, optional, absent_zeros, tied, sparse, role, span: span.clone() }
+            let (inputs_from, span) = (None, span.clone());
+            Param { axes, axis_spans, inputs_from, optional, absent_zeros, tied, sparse, role, span }
         });
         insert(&mut mapping.params, "parameter", name, span, Some(param), |param| &param.span, errors);
     }

@@ -2,6 +2,7 @@
 
 use indexmap::IndexMap;
 
+use super::Rule;
 use super::arith::Formula;
 use super::choices::{APPLY, ATTENDS, CUT, MODULE_AXES, NORM_KIND, NORM_OVER, ROTARY};
 use super::field::Object;
@@ -9,15 +10,20 @@ use super::fields_forward::{FORWARD, FUSED, FUSED_BIAS, NORM, OUTPUT, PART_BIASE
 use super::forward::{
     Apply, Cut, Forward, Norm, NormKind, Part, PartsBias, Product, Projection, Rotary, RotaryStyle, Slot,
 };
-use super::json::{Fields, Json, Kind, unknown_choice};
+use super::json::{Entries, Fields, Json, Kind, unknown_choice};
 use super::key::Template;
+use super::own_place::Own;
 use super::read::{collect, formula};
 use crate::diag::{Collector, Diagnostic, MappingCode};
 use crate::notation::Text;
 use crate::span::Span;
 
-/// Reads a layout's `forward`: one entry, or several with names, for a model with several kinds of attention.
-pub(super) fn forwards(value: &Json, errors: &mut Collector) -> IndexMap<String, Forward> {
+/// The fields that an attention shares with its products.
+const SHARED: &[&str] = &["weight", "bias", "apply"];
+
+/// Reads a layout's `forward`: one entry, or several with names, for a model with several kinds of attention. What stands
+/// beside those with names holds for each of them.
+pub(super) fn forwards(value: &Json, rules: &[Rule], errors: &mut Collector) -> IndexMap<String, Forward> {
     let Kind::Object(entries) = &value.value else {
         value.wrong("an object", errors);
         return IndexMap::new();
@@ -26,31 +32,45 @@ pub(super) fn forwards(value: &Json, errors: &mut Collector) -> IndexMap<String,
     // An entry of one attention has fields of its own; where no name is known and an entry holds none either, it is
     // one attention with a slip.
     let holds_fields = |value: &Json| match &value.value {
-        Kind::Object(entry) => {
-            entry.keys().any(|name| is_field(name) && !["weight", "bias"].contains(&name.as_str()))
-        }
+        Kind::Object(entry) => entry.keys().any(|name| is_field(name) && !SHARED.contains(&name.as_str())),
         _ => false,
     };
-    let several = !entries.is_empty() && entries.values().all(|(.., value)| holds_fields(value));
-    if entries.keys().any(|name| is_field(name)) || !several {
-        return forward(value, errors).map(|forward| (String::new(), forward)).into_iter().collect();
+    let (common, named): (Entries, Entries) =
+        entries.clone().into_iter().partition(|(name, (.., value))| is_field(name) || !holds_fields(value));
+    if named.is_empty() {
+        return forward(value, rules, errors).map(|forward| (String::new(), forward)).into_iter().collect();
     }
-    let named =
-        entries.iter().filter_map(|(name, (.., entry))| Some((name.clone(), forward(entry, errors)?)));
-    named.collect()
+    let mut read = IndexMap::new();
+    for (name, (.., entry)) in named {
+        let mut fields = common.clone();
+        if let Kind::Object(own) = entry.value {
+            fields.extend(own);
+        }
+        let entry = Json { value: Kind::Object(fields), span: entry.span };
+        read.extend(forward(&entry, rules, errors).map(|forward| (name, forward)));
+    }
+    read
 }
 
-fn forward(value: &Json, errors: &mut Collector) -> Option<Forward> {
+fn forward(value: &Json, rules: &[Rule], errors: &mut Collector) -> Option<Forward> {
     let fields = value.fields(FORWARD.fields, errors);
-    let products = products(value, fields, errors);
+    let own = Own { rules, prefix: fields.text("params", errors), has_biases: fields.get("bias").is_some() };
+    let apply = fields.get("apply");
+    let products = products(value, fields, &own, errors);
     let attends = fields.get("attends").and_then(|value| value.choice("attends", ATTENDS, errors));
     Some(Forward {
         citation: fields.text("source", errors),
         products: products?,
         biases: fields.get("bias").map(|value| biases(value, errors)).unwrap_or_default(),
-        out: fields.get("out").and_then(|value| projection(value, &OUTPUT, errors)),
-        q_norm: fields.get("q_norm").and_then(|value| norm(value, errors)),
-        k_norm: fields.get("k_norm").and_then(|value| norm(value, errors)),
+        out: match (fields.get("out"), apply) {
+            (Some(value), _) => projection(value, &OUTPUT, apply, (&own, &["o"]), errors),
+            (None, Some(apply)) if own.has_weight("o") => {
+                projection(apply, &OUTPUT, None, (&own, &["o"]), errors)
+            }
+            _ => None,
+        },
+        q_norm: fields.get("q_norm").and_then(|value| norm(value, (&own, "q_norm"), errors)),
+        k_norm: fields.get("k_norm").and_then(|value| norm(value, (&own, "k_norm"), errors)),
         rotary: fields.get("rotary").and_then(|value| rotary(value, errors)),
         scale: fields.get("scale").and_then(|value| formula(value, errors)),
         causal: fields.flag("causal", errors),
@@ -69,9 +89,21 @@ fn forward(value: &Json, errors: &mut Collector) -> Option<Forward> {
 }
 
 /// Reads the products of q, k and v: one of all, one of q and one of k and v, or one of each.
-fn products(value: &Json, fields: Fields<'_>, errors: &mut Collector) -> Option<Vec<Product>> {
-    let given: Vec<&str> =
+fn products(
+    value: &Json,
+    fields: Fields<'_>,
+    own_place: &Own<'_>,
+    errors: &mut Collector,
+) -> Option<Vec<Product>> {
+    let mut given: Vec<&str> =
         ["qkv", "kv", "q", "k", "v"].into_iter().filter(|name| fields.get(name).is_some()).collect();
+    let apply = fields.get("apply");
+    // With a way to apply all weights those of q, k and v are separate unless another entry says otherwise.
+    if apply.is_some() && given.is_empty() {
+        given = vec!["q", "k", "v"];
+    } else if apply.is_some() && given == ["kv"] {
+        given.push("q");
+    }
     if !matches!(given[..], ["qkv"] | ["kv", "q"] | ["q", "k", "v"]) {
         let message = "a forward entry has either `qkv`, or `q` and `kv`, or `q`, `k` and `v`";
         let start = value.span.start;
@@ -87,14 +119,17 @@ fn products(value: &Json, fields: Fields<'_>, errors: &mut Collector) -> Option<
         return None;
     }
     let read = |name: &str, errors: &mut Collector| {
-        let value = fields.get(name)?;
+        let (value, apply) = match fields.get(name) {
+            Some(value) => (value, apply),
+            None => (apply?, None),
+        };
         match single(name) {
             Some(part) => Some(Product {
-                projection: projection(value, &PRODUCT, errors)?,
+                projection: projection(value, &PRODUCT, apply, (own_place, &[name]), errors)?,
                 cut: Cut::Blocks,
                 order: vec![own(part)],
             }),
-            None => fused(value, name, errors),
+            None => fused(value, name, apply, own_place, errors),
         }
     };
     let all: Vec<Option<Product>> = given.iter().map(|name| read(name, errors)).collect();
@@ -139,28 +174,64 @@ fn template(fields: Fields<'_>, name: &str, errors: &mut Collector) -> Option<Te
     collect(Template::parse(text), errors)
 }
 
-fn projection(value: &Json, object: &Object, errors: &mut Collector) -> Option<Projection> {
+/// Reads a product of these parts. A text is how it is applied; `apply` is what holds where it does not say so.
+fn projection(
+    value: &Json,
+    object: &Object,
+    apply: Option<&Json>,
+    (own, parts): (&Own<'_>, &[&str]),
+    errors: &mut Collector,
+) -> Option<Projection> {
+    let places = |errors: &mut Collector| {
+        let weight = own.weight(parts, &value.span, errors);
+        let bias = weight.as_ref().and_then(|_| own.bias(parts, &value.span, errors));
+        weight.map(|weight| (weight, bias))
+    };
+    if let Kind::String(..) = &value.value {
+        let apply = read_apply(value, errors);
+        let (weight, bias) = places(errors)?;
+        return Some(Projection { weight, bias, apply: apply?, each: None, rest: false, mean: false });
+    }
     let fields = value.fields(object.fields, errors);
-    value.check_required(object.fields, errors);
-    let weight = template(fields, "weight", errors);
-    let apply = fields.get("apply").and_then(|value| {
-        let text = value.string(errors)?;
-        let apply = Apply::parse(text);
-        if apply.is_none() {
-            let einsum = "an einsum such as `einsum te,hed->thd`";
-            errors.push(unknown_choice("apply", text, &value.span, APPLY, Some(einsum)));
-        }
-        apply
-    });
-    let bias = template(fields, "bias", errors);
+    let apply = fields.get("apply").or(apply);
+    if apply.is_none() {
+        value.needs("apply", object.fields, errors);
+    }
+    let apply = apply.and_then(|apply| read_apply(apply, errors));
+    let (weight, bias) = match fields.get("weight") {
+        Some(_) => (template(fields, "weight", errors), template(fields, "bias", errors)),
+        None => match (places(errors), fields.get("bias")) {
+            (Some((weight, _)), Some(_)) => (Some(weight), template(fields, "bias", errors)),
+            (Some((weight, bias)), None) => (Some(weight), bias),
+            (None, _) => (None, None),
+        },
+    };
     let each = fields.get("each").and_then(|each| each.string(errors)).map(str::to_owned);
     let (rest, mean) = (fields.flag("rest", errors), fields.flag("mean", errors));
     Some(Projection { weight: weight?, bias, apply: apply?, each, rest, mean })
 }
 
+fn read_apply(value: &Json, errors: &mut Collector) -> Option<Apply> {
+    let text = value.string(errors)?;
+    let apply = Apply::parse(text);
+    if apply.is_none() {
+        let einsum = "an einsum such as `einsum te,hed->thd`";
+        errors.push(unknown_choice("apply", text, &value.span, APPLY, Some(einsum)));
+    }
+    apply
+}
+
 /// Reads a product of the parts whose names are the letters of `parts`.
-fn fused(value: &Json, parts: &str, errors: &mut Collector) -> Option<Product> {
-    let projection = projection(value, &FUSED, errors);
+fn fused(
+    value: &Json,
+    parts: &str,
+    apply: Option<&Json>,
+    own: &Own<'_>,
+    errors: &mut Collector,
+) -> Option<Product> {
+    let letters: Vec<&str> = parts.split("").filter(|name| !name.is_empty()).collect();
+    let projection = projection(value, &FUSED, apply, (own, &letters), errors);
+    value.check_required(FUSED.fields, errors);
     let (cut, order) = cut_and_order(value, parts, errors);
     Some(Product { projection: projection?, cut: cut?, order: order? })
 }
@@ -239,29 +310,38 @@ fn order(text: Text<'_>, parts: &str, errors: &mut Collector) -> Option<Vec<Slot
     None
 }
 
-fn norm(value: &Json, errors: &mut Collector) -> Option<Norm> {
+/// Reads a norm. A text is its kind.
+fn norm(value: &Json, (own, name): (&Own<'_>, &str), errors: &mut Collector) -> Option<Norm> {
+    let kind_of = |text: Option<&str>| match text {
+        Some("layer") => NormKind::Layer,
+        Some("length") => NormKind::Length,
+        _ => NormKind::RootMeanSquare,
+    };
+    let places = |kind: NormKind, errors: &mut Collector| {
+        if kind == NormKind::Length {
+            return Some((None, None));
+        }
+        let weight = own.weight(&[name], &value.span, errors)?;
+        Some((Some(weight), own.bias(&[name], &value.span, errors)))
+    };
+    if let Kind::String(..) = &value.value {
+        let kind = kind_of(Some(value.choice(name, NORM_KIND, errors)?));
+        let (weight, bias) = places(kind, errors)?;
+        return Some(Norm { kind, weight, bias, epsilon: 1e-6, together: false });
+    }
     let fields = value.fields(NORM.fields, errors);
     let mut choice = |name: &str, known| match fields.get(name) {
         Some(value) => value.choice(name, known, errors).map(Some),
         None => Some(None),
     };
-    let kind = match choice("kind", NORM_KIND)? {
-        Some("layer") => NormKind::Layer,
-        Some("length") => NormKind::Length,
-        _ => NormKind::RootMeanSquare,
-    };
+    let kind = kind_of(choice("kind", NORM_KIND)?);
     let together = choice("over", NORM_OVER)? == Some("all heads");
-    let weight = match (kind, template(fields, "weight", errors)) {
-        (NormKind::Length, _) => None,
-        (_, None) => {
-            if fields.get("weight").is_none() {
-                value.needs("weight", NORM.fields, errors);
-            }
-            return None;
+    let (weight, bias) = match fields.get("weight") {
+        Some(_) if kind != NormKind::Length => {
+            (Some(template(fields, "weight", errors)?), template(fields, "bias", errors))
         }
-        (_, weight) => weight,
+        _ => places(kind, errors)?,
     };
-    let bias = template(fields, "bias", errors);
     let epsilon = match fields.get("epsilon").map(|value| (&value.value, value)) {
         None => 1e-6,
         Some((Kind::Number(number), _)) => *number,
@@ -302,7 +382,7 @@ mod tests {
         let mut errors = Collector::default();
         let source = Arc::new(Source { name: "forward".into(), text: text.to_owned() });
         let json = parse(&source, &mut errors).expect("JSON");
-        let found = forwards(&json, &mut errors);
+        let found = forwards(&json, &[], &mut errors);
         let count = found.values().map(|forward| forward.products.len()).sum();
         errors.finish(count).map(|(count, _)| count).map_err(|errors| errors.to_string())
     }

@@ -39,7 +39,7 @@ pub(super) fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collect
             .collect(),
         part: texts(fields, "part", errors),
         models: texts(fields, "models", errors),
-        forwards: fields.get("forward").map(|value| forwards(value, errors)).unwrap_or_default(),
+        forwards: IndexMap::new(),
         span: span.clone(),
     };
     for (name, span, _, value) in fields.entries("axes", errors) {
@@ -59,6 +59,9 @@ pub(super) fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collect
             }
             _ => layout.rules.extend(rule(name, value, errors)),
         }
+    }
+    if let Some(value) = fields.get("forward") {
+        layout.forwards = forwards(value, &layout.rules, errors);
     }
     for (name, span, _, value) in fields.entries("config", errors) {
         if let Some(entry) = config_entry(span, value, errors) {

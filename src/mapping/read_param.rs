@@ -53,7 +53,7 @@ pub(super) fn param(
             return None;
         }
     };
-    let (axes, axis_spans) = param_axes(axes.text(errors)?, errors)?;
+    let (axes, axis_spans, inputs_from) = param_axes(axes.text(errors)?, errors)?;
     if let Some(other) = sparse.iter().find(|axis| !axes.contains(axis)) {
         errors.push(
             Diagnostic::error(
@@ -66,7 +66,8 @@ pub(super) fn param(
             .help("name axes of the parameter that stand in the names of its tensors"),
         );
     }
-    Some(Param { axes, axis_spans, optional, absent_zeros, tied, sparse, role, span: span.clone() })
+    let span = span.clone();
+    Some(Param { axes, axis_spans, inputs_from, optional, absent_zeros, tied, sparse, role, span })
 }
 
 /// Reads the name of the parameter that another one equals where it is missing.
@@ -87,8 +88,8 @@ fn tied_to(name: &str, tied: &Json, known: &BTreeSet<&str>, errors: &mut Collect
     None
 }
 
-/// Reads the axes of a parameter, each with its place.
-fn param_axes(text: Text<'_>, errors: &mut Collector) -> Option<(Vec<String>, Vec<Span>)> {
+/// Reads the axes of a parameter, each with its place, and how many stand before the `|` of a matrix.
+fn param_axes(text: Text<'_>, errors: &mut Collector) -> Option<(Vec<String>, Vec<Span>, Option<usize>)> {
     if text.text.contains([',', '(', ')', '+']) {
         let spaced = text.text.replace([',', '(', ')', '+'], " ");
         let spaced: Vec<&str> = spaced.split_whitespace().collect();
@@ -105,17 +106,37 @@ fn param_axes(text: Text<'_>, errors: &mut Collector) -> Option<(Vec<String>, Ve
         return None;
     }
     let (mut axes, mut spans, mut at) = (Vec::new(), Vec::new(), 0);
-    let mut named = true;
+    let (mut named, mut inputs_from) = (true, None);
+    let wrong_bar = |span: &Span, found: &str, errors: &mut Collector| {
+        let message = "`|` parts the outputs of a matrix from its inputs";
+        let error = Diagnostic::error(MappingCode::Param, message).rule(span);
+        let error =
+            error.expected("axes before it, axes behind it, and no other `|`").found(found.to_owned());
+        errors.push(error.help("write the outputs, `|` and the inputs, `h d | e`; a vector has no `|`"));
+    };
     for word in text.text.split_whitespace() {
         let start = at + text.text.get(at..).and_then(|rest| rest.find(word)).unwrap_or(0);
         at = start + word.len();
         let span = text.at(start, at);
+        if word == "|" {
+            if inputs_from.is_some() || axes.is_empty() {
+                let found = if inputs_from.is_some() { "a second `|`" } else { "nothing before it" };
+                wrong_bar(&span, found, errors);
+                return None;
+            }
+            inputs_from = Some(axes.len());
+            continue;
+        }
         check_axis_name(word, &span, errors);
         named &= is_axis_name(word);
         axes.push(word.to_owned());
         spans.push(span);
     }
-    named.then_some((axes, spans))
+    if inputs_from == Some(axes.len()) {
+        wrong_bar(text.span, "nothing behind it", errors);
+        return None;
+    }
+    named.then_some((axes, spans, inputs_from))
 }
 
 /// Returns whether a label can name that parameter.

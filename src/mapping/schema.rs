@@ -30,6 +30,9 @@ const OBJECTS: &[&Object] = &[
     &ROTATION,
 ];
 
+/// What the schema calls the rules of a layout, which stand in one another.
+const RULES: &str = "rules";
+
 /// Returns the JSON Schema as text, each line indented by two spaces a level.
 ///
 /// ```
@@ -44,6 +47,10 @@ pub fn schema() -> String {
     for pattern in pattern::ALL {
         definitions.insert(pattern.name.to_owned(), text(pattern));
     }
+    definitions.extend(LAYOUT.fields.iter().find_map(|field| match &field.value {
+        Value::Rules(rule) => Some((RULES.to_owned(), rules(rule))),
+        _ => None,
+    }));
     let mut all = fields(TOP);
     all["$schema"] = "http://json-schema.org/draft-07/schema#".into();
     all["title"] = "A mapping file of qkvconv".into();
@@ -91,16 +98,14 @@ fn value(value: &Value) -> Json {
         Value::List(items) => json!({ "type": "array", "items": self::value(items) }),
         Value::Object(object) => reference(object.name),
         Value::Entries(names, each) => entries(names, self::value(each)),
+        // The definition of that name.
+        Value::Rules(_) => reference(RULES),
         Value::AnyOf(values) => json!({ "anyOf": values.iter().map(self::value).collect::<Vec<_>>() }),
         Value::Forwards(object) => {
-            // One entry has at least one of the fields; an object without any is several, by name.
-            let names: Vec<&str> = object.fields.iter().map(|field| field.name).collect();
-            json!({
-                "type": "object",
-                "if": { "minProperties": 1, "propertyNames": { "not": { "enum": names } } },
-                "then": { "additionalProperties": reference(object.name) },
-                "else": reference(object.name),
-            })
+            // What is no field is an attention with a name.
+            let mut schema = fields(object.fields);
+            schema["additionalProperties"] = reference(object.name);
+            schema
         }
     }
 }
@@ -113,6 +118,14 @@ fn entries(names: &Names, each: Json) -> Json {
         Names::Pattern(pattern) => schema["propertyNames"] = reference(pattern.name),
         Names::Choice(choices) => schema["propertyNames"] = one_of(choices),
     }
+    schema
+}
+
+/// Rules by name, or under a prefix.
+fn rules(rule: &Value) -> Json {
+    let mut schema = entries(&Names::Pattern(&pattern::TEMPLATE), value(rule));
+    schema["patternProperties"] =
+        json!({ "([./]|::)$": { "anyOf": [reference(RULES), value(&Value::Null)] } });
     schema
 }
 

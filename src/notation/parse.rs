@@ -23,7 +23,12 @@ pub struct Text<'a> {
 impl<'a> Text<'a> {
     /// Returns the place of a part, whose bounds are bytes of the text.
     pub(crate) fn at(&self, start: usize, end: usize) -> Span {
-        let place = |offset| if self.verbatim { offset } else { escaped_offset(self.span.text(), offset) };
+        // A text that begins with a prefix from elsewhere is longer than what stands at its place.
+        let before = if self.verbatim { self.text.len().saturating_sub(self.span.text().len()) } else { 0 };
+        let place = |offset: usize| match self.verbatim {
+            true => offset.saturating_sub(before),
+            false => escaped_offset(self.span.text(), offset),
+        };
         let last = self.span.end;
         let (start, end) = (self.span.start + place(start), self.span.start + place(end));
         Span::new(&self.span.source, start.min(last), end.min(last))

@@ -178,10 +178,69 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("a root without parentheses", r#""scale": "1/sqrt(d)" }"#, r#""scale": "1/sqrt d" }"#),
     ("an axis in a formula that nobody declares", r#""u": "d - 2 * f""#, r#""u": "d - 2 * ff""#),
     ("an axis of the config that nobody declares", r#""config": { "h""#, r#""config": { "heads""#),
+    ("outputs of a matrix without inputs", r#""k.weight": "l g d e""#, r#""k.weight": "l g d e |""#),
+    ("inputs of a matrix without outputs", r#""k.weight": "l g d e""#, r#""k.weight": "| l g d e""#),
+    ("two bars in a matrix", r#""k.weight": "l g d e""#, r#""k.weight": "l g | d | e""#),
+    ("an axis on both sides of a matrix", r#""k.weight": "l g d e""#, r#""k.weight": "l g d | d e""#),
     // like and forward
     ("an unknown layout to take over", r#""like": "separate""#, r#""like": "seperate""#),
     ("a layout that takes itself over", r#""like": "separate""#, r#""like": "fused""#),
     ("nothing to remove", r#""{*m}.{l}.q.weight": null"#, r#""{*m}.{l}.q.wieght": null"#),
+    ("nothing under a prefix to remove", r#""{*m}.{l}.q.weight": null"#, r#""{*m}.q.": null"#),
+    (
+        "a prefix that holds no rules",
+        r#""{*m}.{l}.k.weight": "k.weight: (g d) e""#,
+        r#""{*m}.{l}.k.": "k.weight: (g d) e""#,
+    ),
+    (
+        "a prefix without its separator",
+        r#""{*m}.{l}.k.weight": "k.weight: (g d) e""#,
+        r#""{*m}.{l}.k": { "weight": "k.weight: (g d) e" }"#,
+    ),
+    (
+        "a capture under a prefix that is never closed",
+        r#""{*m}.{l}.k.weight": "k.weight: (g d) e""#,
+        r#""{*m}.": { "{l.k.weight": "k.weight: (g d) e" }"#,
+    ),
+    (
+        "one name under two prefixes",
+        r#""{*m}.{l}.k.weight": "k.weight: (g d) e""#,
+        r#""{*m}.": { "{l}.k.weight": "k.weight: (g d) e", "{l}.q.weight": "q.weight: (h d) e" }"#,
+    ),
+    (
+        "parameters of other names than forward looks for",
+        r#""q": { "weight": "{*m}.{l}.q.weight", "apply": "linear" }"#,
+        r#""params": "q.", "q": { "apply": "linear" }"#,
+    ),
+    (
+        "weights of q and k exchanged, and no place in forward",
+        r#""{*m}.{l}.q.weight": "q.weight: (h d) e",
+        "{*m}.{l}.k.weight": "k.weight: (g d) e",
+        "{*m}.{l}.v.weight": { "is": "v.weight: (g d) e", "scale": "1/sqrt(d)" },
+        "{*m}.{l}.q.bias": "q.bias: (h d)"
+      },
+      "config": { "h": ["n_head", "heads"], "f": { "keys": ["rotary_dim"], "is": "value / 2", "absent": "d / 2" } },
+      "defaults": { "u": "d - 2 * f" },
+      "forward": {
+        "source": "x",
+        "q": { "weight": "{*m}.{l}.q.weight", "apply": "linear" },
+        "k": { "weight": "{*m}.{l}.k.weight", "apply": "linear" },
+        "v": { "weight": "{*m}.{l}.v.weight", "apply": "linear" },"#,
+        r#""{*m}.{l}.k.weight": "q.weight: (h d) e",
+        "{*m}.{l}.q.weight": "k.weight: (g d) e",
+        "{*m}.{l}.v.weight": { "is": "v.weight: (g d) e", "scale": "1/sqrt(d)" },
+        "{*m}.{l}.q.bias": "q.bias: (h d)"
+      },
+      "config": { "h": ["n_head", "heads"], "f": { "keys": ["rotary_dim"], "is": "value / 2", "absent": "d / 2" } },
+      "defaults": { "u": "d - 2 * f" },
+      "forward": {
+        "source": "x", "apply": "linear","#,
+    ),
+    (
+        "no way to apply a weight",
+        r#""qkv": { "weight": "{*m}.{l}.qkv", "apply": "linear", "#,
+        r#""qkv": { "weight": "{*m}.{l}.qkv", "#,
+    ),
     ("an unknown role in forward", r#""q": { "weight""#, r#""query": { "weight""#),
     (
         "an unknown way to apply",

@@ -37,6 +37,11 @@ const TOLD: &[&str] = &[
     "else",
 ];
 
+/// The schemas of names that match a pattern.
+fn patterns(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    schema["patternProperties"].as_object().into_iter().flatten()
+}
+
 struct Schema {
     root: Value,
 }
@@ -108,9 +113,14 @@ impl Schema {
                 let place = format!("{place}/{name}");
                 match wanted {
                     _ if schema["properties"].get(name).is_some() => None,
+                    _ if patterns(schema).any(|(pattern, _)| matches(pattern, name)) => None,
                     Value::Bool(false) => Some(format!("{place}: not known")),
                     schema => self.at(schema, value, &place),
                 }
+            }),
+            "patternProperties" => entries().find_map(|(name, value)| {
+                let mut wanted = patterns(schema).filter(|(pattern, _)| matches(pattern, name));
+                wanted.find_map(|(_, schema)| self.at(schema, value, &format!("{place}/{name}")))
             }),
             "propertyNames" => entries().find_map(|(name, _)| {
                 self.at(wanted, &Value::from(name.as_str()), &format!("{place}/{name}"))
@@ -265,7 +275,7 @@ const BROKEN: &[(&str, &str)] = &[
     (r#""causal": true"#, r#""causal": "true""#),
     (r#""attends": "self""#, r#""attends": "both""#),
     (r#""style": "half""#, r#""style": "halves""#),
-    (r#""apply": "linear", "cut""#, r#""cut""#),
+    (r#""apply": "linear", "cut""#, r#""apply": 1, "cut""#),
     (r#""apply": "linear", "cut""#, r#""apply": "lineal", "cut""#),
     (r#""cut": "blocks""#, r#""cut": "thirds""#),
     (r#""order": "q k v""#, r#""order": "q, k, v""#),
@@ -287,6 +297,7 @@ const BEYOND_A_SCHEMA: &[(&str, &str, &str)] = &[
     ("names that other places declare", r#""is": "g r""#, r#""is": "g rr""#),
     ("names that other places declare", r#""like": "a""#, r#""like": "aa""#),
     ("axes of a parameter against those of its tensors", r#"q: (h d) e"#, r#"q: h d"#),
+    ("what the attention says for all its products", r#""apply": "linear", "cut""#, r#""cut""#),
     ("which parts a product has, once each", r#""order": "q k v""#, r#""order": "q k""#),
     ("which products stand together", r#""qkv": { "weight""#, r#""kv": { "weight""#),
     (

@@ -435,7 +435,9 @@ fn mutated(edits: &[Edit]) -> String {
         let length = text[start..].find("\n    }").expect("the layout ends");
         let section = &text[start..start + length];
         // What the framework does is what the mutant is held against; it must not change with the expressions.
+        // So the places of weights are written out there, and are not those of the rules that are changed.
         let tensors = section.find("\"forward\"").expect("every layout says how it computes");
+        assert!(section[tensors..].contains("\"weight\": "), "`forward` of {layout} names its tensors");
         assert_eq!(section[..tensors].matches(old).count(), 1, "`{old}` stands once in {layout}");
         let changed = section.replacen(old, new, 1);
         text.replace_range(start..start + length, &changed);
