@@ -30,7 +30,7 @@ mod unknowns;
 mod unmatched;
 
 pub(crate) use attachment::Owners;
-pub use lower::{Block, Content, Coordinate, Digit};
+pub use lower::{Block, Content, Coordinate, Factor};
 pub(crate) use names::names_for_rules;
 pub use options::{Allow, BindOptions, Modules, Tied};
 

@@ -121,7 +121,7 @@ impl<'a> Worker<'a> {
         match job {
             Job::Check { requirement, range } => self.check(*requirement, range),
             Job::Group { targets } => self.group(targets),
-            Job::Stretch { targets, bytes } => self.stretch(targets, bytes),
+            Job::Range { targets, bytes } => self.file_range(targets, bytes),
             Job::Box { target, step, source_offset, target_offset, loops } => {
                 let part = Part { source_offset: *source_offset, target_offset: *target_offset, loops };
                 self.write_box(*target, *step, part)
@@ -179,7 +179,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Assembles what lies in a range of an output file.
-    fn stretch(&mut self, targets: &Range<usize>, bytes: &Range<u64>) -> Result<(), Errors> {
+    fn file_range(&mut self, targets: &Range<usize>, bytes: &Range<u64>) -> Result<(), Errors> {
         for target in targets.clone() {
             let tensor = &self.run.plan.targets[target];
             let unit = tensor.unit();

@@ -1,6 +1,6 @@
 //! Bound blocks → copies.
 
-use super::meet::{Meeting, meet};
+use super::overlap::{Overlap, overlap};
 use super::units::{check_in_units, cut_inside_block, region_in_units, target_in_units};
 use super::{Check, Loop, Plan, Region, Requirement, Step, StridedCopy, TensorPlan, Unused, ValueOp, unit};
 use crate::bind::{Allow, BindOptions, Block, Bound, Content, TargetTensor};
@@ -147,8 +147,8 @@ fn held_before(bound: &Bound) -> Vec<Vec<bool>> {
         }
         let mut first: Vec<(usize, usize)> = Vec::new();
         for place in holders {
-            let shared = first.iter().flat_map(|&other| meet_all(block(other), block(place)));
-            let shared: u64 = shared.map(|meeting| meeting.elements()).sum();
+            let shared = first.iter().flat_map(|&other| overlaps(block(other), block(place)));
+            let shared: u64 = shared.map(|overlap| overlap.elements()).sum();
             if shared > 0 && shared == values(block(place)) {
                 again[place.0][place.1] = true;
             } else {
@@ -174,14 +174,14 @@ fn tie<'a>(bound: &'a Bound, catalog: &Catalog, places: &[Place<'a>], plan: &mut
         let mut shared = 0;
         if total > distinct || place.block.is_copy {
             for first in &unique {
-                for meeting in meet_all(first.block, place.block) {
-                    shared += meeting.elements();
+                for overlap in overlaps(first.block, place.block) {
+                    shared += overlap.elements();
                     let first_tensor = bound.sources[first.source].tensor;
                     plan.requirements.push(Requirement {
                         check: Check::Equal {
-                            first: (first_tensor, first.block.offset + meeting.first),
-                            second: (tensor.tensor, place.block.offset + meeting.second),
-                            loops: meeting.loops,
+                            first: (first_tensor, first.block.offset + overlap.first),
+                            second: (tensor.tensor, place.block.offset + overlap.second),
+                            loops: overlap.loops,
                         },
                         meaning: "two tensors that hold one parameter differ",
                         help: format!(
@@ -207,7 +207,7 @@ fn tie<'a>(bound: &'a Bound, catalog: &Catalog, places: &[Place<'a>], plan: &mut
 
 /// Returns the elements of the parameter that a block holds, repeats counted once.
 fn values(block: &Block) -> u64 {
-    block.coordinates.iter().flat_map(|coordinate| &coordinate.digits).map(|digit| digit.count).product()
+    block.coordinates.iter().flat_map(|coordinate| &coordinate.factors).map(|factor| factor.count).product()
 }
 
 /// Returns the number of values between the lowest and the highest of each coordinate, over all blocks.
@@ -218,7 +218,7 @@ fn span_of(blocks: &[&Block]) -> u64 {
             let ends = blocks.iter().map(|block| {
                 let coordinate = &block.coordinates[at];
                 coordinate.base
-                    + coordinate.digits.iter().map(|d| d.count.saturating_sub(1) * d.weight).sum::<u64>()
+                    + coordinate.factors.iter().map(|d| d.count.saturating_sub(1) * d.weight).sum::<u64>()
                     + 1
             });
             ends.max().unwrap_or(1)
@@ -233,9 +233,9 @@ fn repeats(tensor: usize, block: &Block, rule: &Span, plan: &mut Plan) {
             continue;
         }
         // The repeats behind this one are at their first copy; those before it run.
-        let digits = block.coordinates.iter().flat_map(|coordinate| &coordinate.digits);
-        let others: Vec<(u64, u64)> = digits
-            .map(|digit| (digit.count, digit.stride))
+        let factors = block.coordinates.iter().flat_map(|coordinate| &coordinate.factors);
+        let others: Vec<(u64, u64)> = factors
+            .map(|factor| (factor.count, factor.stride))
             .chain(block.repeats[..at].iter().copied())
             .collect();
         let equal = std::iter::once((count - 1, 0, stride))
@@ -302,8 +302,8 @@ fn copies(
     let tensor = &bound.sources[place.source];
     let stored = &catalog.tensors[tensor.tensor];
     let value = value_op(stored.dtype, tensor.affine, target.dtype, target.affine);
-    for meeting in meet_all(place.block, block) {
-        let mut loops: Vec<Loop> = meeting
+    for overlap in overlaps(place.block, block) {
+        let mut loops: Vec<Loop> = overlap
             .loops
             .iter()
             .map(|&(count, source_step, target_step)| Loop { count, source_step, target_step })
@@ -317,8 +317,8 @@ fn copies(
         );
         steps.push(Step::Copy(StridedCopy {
             source: tensor.tensor,
-            source_offset: place.block.offset + meeting.first,
-            target_offset: block.offset + meeting.second,
+            source_offset: place.block.offset + overlap.first,
+            target_offset: block.offset + overlap.second,
             loops,
             value,
             again,
@@ -337,14 +337,14 @@ fn value_op(from: Dtype, stored: (f64, f64), to: Dtype, wanted: (f64, f64)) -> V
 }
 
 /// Returns what two blocks of one parameter share.
-fn meet_all(first: &Block, second: &Block) -> Vec<Meeting> {
-    let mut all = vec![Meeting::default()];
+fn overlaps(first: &Block, second: &Block) -> Vec<Overlap> {
+    let mut all = vec![Overlap::default()];
     for (a, b) in first.coordinates.iter().zip(&second.coordinates) {
-        let here = meet(a, b);
+        let here = overlap(a, b);
         all = all
             .iter()
             .flat_map(|outer| {
-                here.iter().map(move |inner| Meeting {
+                here.iter().map(move |inner| Overlap {
                     first: outer.first + inner.first,
                     second: outer.second + inner.second,
                     loops: outer.loops.iter().chain(&inner.loops).copied().collect(),
@@ -356,8 +356,8 @@ fn meet_all(first: &Block, second: &Block) -> Vec<Meeting> {
 }
 
 fn region_of(block: &Block) -> Region {
-    let digits = block.coordinates.iter().flat_map(|coordinate| &coordinate.digits);
-    let loops = digits.map(|digit| (digit.count, digit.stride)).chain(block.repeats.iter().copied());
+    let factors = block.coordinates.iter().flat_map(|coordinate| &coordinate.factors);
+    let loops = factors.map(|factor| (factor.count, factor.stride)).chain(block.repeats.iter().copied());
     Region::new(block.offset, loops.collect())
 }
 

@@ -5,7 +5,7 @@
 
 mod build;
 mod explain;
-mod meet;
+mod overlap;
 pub mod prove;
 mod units;
 
