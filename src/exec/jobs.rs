@@ -82,8 +82,10 @@ pub(super) fn cut(plan: &Plan, catalog: &Catalog, placements: &[Placement], size
     let mut jobs = Vec::new();
     for (requirement, stated) in plan.requirements.iter().enumerate() {
         let (tensor, count) = match &stated.check {
-            Check::Equal { first, loops, .. } => (first.0, loops.iter().map(|l| l.0).product()),
-            Check::Zero { source, region } => (*source, region.loops.iter().map(|l| l.0).product::<u64>()),
+            Check::Equal { first, loops, .. } => (first.0.tensor, loops.iter().map(|l| l.0).product()),
+            Check::Zero { source, region } => {
+                (source.tensor, region.loops.iter().map(|l| l.0).product::<u64>())
+            }
         };
         // Half a buffer for each of the two that are compared.
         let most = (sizes.target / 16 * 8 / unit(catalog.tensors[tensor].dtype)).max(1);
@@ -197,7 +199,7 @@ fn cut_large(
     let (most_of_tile, tile_cost) =
         if small_cost <= 1.05 * large_cost { (cached, small_cost) } else { (most, large_cost) };
     let source_unit = |step: &Step| match step {
-        Step::Copy(copy) => unit(catalog.tensors[copy.source].dtype),
+        Step::Copy(copy) => unit(catalog.tensors[copy.source.tensor].dtype),
         Step::Zero(_) => 1,
     };
     let widest = tensor.steps.iter().map(source_unit).max().unwrap_or(1);

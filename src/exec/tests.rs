@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::testing::{Files, Watch, permutation, permuted, units};
 use super::*;
-use crate::catalog::{TensorMeta, row_major};
+use crate::catalog::{ExtentId, TensorMeta, row_major};
 use crate::dtype::Dtype;
 use crate::plan::{Check, Loop, Region, Requirement, StridedCopy, TensorPlan, unit};
 
@@ -37,7 +37,15 @@ impl Case {
         let file = self.tensors.len() % 2;
         let strides = row_major(&shape);
         let key = format!("s{}", self.tensors.len());
-        let meta = TensorMeta { key, dtype, shape, strides, file, offset: self.source_ends[file] };
+        let meta = TensorMeta {
+            key,
+            dtype,
+            shape,
+            strides,
+            file,
+            offset: self.source_ends[file],
+            extents: Vec::new(),
+        };
         self.source_ends[file] += meta.bytes();
         self.tensors.push(meta);
         self.tensors.len() - 1
@@ -112,7 +120,7 @@ impl Case {
                     let bytes = match copy {
                         None => vec![0; tensor.unit() as usize],
                         Some(copy) => {
-                            let meta = &self.tensors[copy.source];
+                            let meta = &self.tensors[copy.source.tensor];
                             let from =
                                 (meta.offset + (copy.source_offset + from) * unit(meta.dtype)) as usize;
                             let bytes = &source[meta.file][from..][..unit(meta.dtype) as usize];
@@ -170,7 +178,7 @@ fn add(case: &mut Case, recipe: &Recipe) {
     if shape.is_empty() {
         let source = case.source(*dtype, &[]);
         let copy = StridedCopy {
-            source,
+            source: ExtentId::whole(source),
             source_offset: 0,
             target_offset: 0,
             loops: vec![],
@@ -210,7 +218,7 @@ fn add(case: &mut Case, recipe: &Recipe) {
         let source_offset = if filling == Filling::Slice { more * strides[order[axis]] } else { 0 };
         let value = ValueOp::Bits;
         steps.push(Step::Copy(StridedCopy {
-            source,
+            source: ExtentId::whole(source),
             source_offset,
             target_offset,
             loops,
@@ -274,7 +282,7 @@ proptest! {
         let source = case.source(Dtype::BF16, &shape);
         let value = ValueOp::Convert { from: Dtype::BF16, to: Dtype::F64, scale: 0.5, offset: 1.0 };
         let loops = permutation(&shape, &order);
-        let copy = StridedCopy { source, source_offset: 0, target_offset: 0, loops, value, again: false };
+        let copy = StridedCopy { source: ExtentId::whole(source), source_offset: 0, target_offset: 0, loops, value, again: false };
         case.target(Dtype::F64, &target_shape, vec![Step::Copy(copy)], 0, 0);
         let expected = case.expected(|bytes| {
             let value = half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f64() * 0.5 + 1.0;
@@ -305,7 +313,7 @@ proptest! {
             });
         }
         let loops = loops.iter().map(|l| (l.count, l.source_step, l.target_step)).collect();
-        let check = Check::Equal { first: (first, 0), second: (second, 0), loops };
+        let check = Check::Equal { first: (ExtentId::whole(first), 0), second: (ExtentId::whole(second), 0), loops };
         case.plan.requirements.push(Requirement { check, meaning: "they differ", help: "help".into(), rule: None });
         let result = case.run(sizes, 2, &sources, &case.empty_targets(), &Watch::new());
         let Some(&at) = planted.first() else {
@@ -342,7 +350,14 @@ fn plain(from: Dtype, to: Dtype, elements: u64) -> Case {
     let value =
         if from == to { ValueOp::Bits } else { ValueOp::Convert { from, to, scale: 1.0, offset: 0.0 } };
     let loops = vec![Loop { count: elements, source_step: 1, target_step: 1 }];
-    let copy = StridedCopy { source, source_offset: 0, target_offset: 0, loops, value, again: false };
+    let copy = StridedCopy {
+        source: ExtentId::whole(source),
+        source_offset: 0,
+        target_offset: 0,
+        loops,
+        value,
+        again: false,
+    };
     case.target(to, &[elements], vec![Step::Copy(copy)], 0, 0);
     case
 }
@@ -423,7 +438,8 @@ fn all_failing_requirements_are_reported() {
     values[300] = 2.0;
     sources.files[0].lock().unwrap().copy_from_slice(bytemuck::cast_slice(&values));
     let zero = |offset, count, meaning| {
-        let check = Check::Zero { source: 0, region: Region { offset, loops: vec![(count, 1)] } };
+        let check =
+            Check::Zero { source: ExtentId::whole(0), region: Region { offset, loops: vec![(count, 1)] } };
         Requirement { check, meaning, help: String::new(), rule: None }
     };
     case.plan.requirements = vec![zero(0, 250, "a"), zero(0, 500, "b"), zero(260, 700, "c")];
@@ -441,7 +457,14 @@ fn all_failing_requirements_are_reported() {
 
 fn moved(source: usize, source_offset: u64, loops: Vec<Loop>) -> Step {
     let value = ValueOp::Bits;
-    Step::Copy(StridedCopy { source, source_offset, target_offset: 0, loops, value, again: false })
+    Step::Copy(StridedCopy {
+        source: ExtentId::whole(source),
+        source_offset,
+        target_offset: 0,
+        loops,
+        value,
+        again: false,
+    })
 }
 
 #[test]

@@ -52,6 +52,7 @@ impl Tensor {
             strides: row_major(&self.shape),
             file,
             offset: 0,
+            extents: Vec::new(),
         }
     }
 

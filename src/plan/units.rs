@@ -64,13 +64,13 @@ pub(super) fn region_in_units(region: &mut Region, dtype: Dtype) -> Result<(), C
 pub(super) fn check_in_units(requirement: &mut Requirement, catalog: &Catalog, errors: &mut Collector) {
     let (source, failed) = match &mut requirement.check {
         Check::Zero { source, region } => {
-            let dtype = catalog.tensors[*source].dtype;
+            let dtype = catalog.tensors[source.tensor].dtype;
             (*source, region_in_units(region, dtype).is_err())
         }
-        Check::Equal { first, .. } => (first.0, catalog.tensors[first.0].dtype.byte_width().is_none()),
+        Check::Equal { first, .. } => (first.0, catalog.tensors[first.0.tensor].dtype.byte_width().is_none()),
     };
     if failed {
-        let stored = &catalog.tensors[source];
+        let stored = &catalog.tensors[source.tensor];
         errors.push(cut_inside_block(&stored.key, stored.dtype, requirement.rule.as_ref()));
     }
 }
@@ -110,7 +110,7 @@ mod tests {
         let loops =
             loops.iter().map(|&(count, source_step, target_step)| Loop { count, source_step, target_step });
         let copy = StridedCopy {
-            source: 0,
+            source: crate::catalog::ExtentId::whole(0),
             source_offset: offsets.0,
             target_offset: offsets.1,
             loops: loops.collect(),

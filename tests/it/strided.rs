@@ -92,7 +92,15 @@ fn stored(tensors: &Tensors, path: &Path, choices: &mut Choices) -> Memory {
         }
         let dtype = Dtype::from_name(&tensor.dtype).expect("a type");
         let (key, shape) = (key.clone(), tensor.shape.clone());
-        metas.push(TensorMeta { key, dtype, shape, strides, file: 0, offset: offset as u64 });
+        metas.push(TensorMeta {
+            key,
+            dtype,
+            shape,
+            strides,
+            file: 0,
+            offset: offset as u64,
+            extents: Vec::new(),
+        });
     }
     let files = vec![(path.to_owned(), bytes.len() as u64)];
     Memory { format: Format::PyTorch, catalog: Catalog::new(path.to_owned(), files, metas), bytes }
