@@ -24,6 +24,11 @@ struct Case {
     target_ends: [u64; 2],
 }
 
+fn copy_of(source: usize, source_offset: u64, loops: Vec<Loop>, value: ValueOp) -> StridedCopy {
+    let source = ExtentId::whole(source);
+    StridedCopy { source, source_offset, target_offset: 0, loops, value, again: false }
+}
+
 impl Case {
     /// Adds a source tensor whose shape counts units.
     fn source(&mut self, dtype: Dtype, unit_shape: &[u64]) -> usize {
@@ -37,15 +42,8 @@ impl Case {
         let file = self.tensors.len() % 2;
         let strides = row_major(&shape);
         let key = format!("s{}", self.tensors.len());
-        let meta = TensorMeta {
-            key,
-            dtype,
-            shape,
-            strides,
-            file,
-            offset: self.source_ends[file],
-            extents: Vec::new(),
-        };
+        let (offset, extents) = (self.source_ends[file], Vec::new());
+        let meta = TensorMeta { key, dtype, shape, strides, file, offset, extents };
         self.source_ends[file] += meta.bytes();
         self.tensors.push(meta);
         self.tensors.len() - 1
@@ -177,14 +175,7 @@ fn add(case: &mut Case, recipe: &Recipe) {
     let Recipe { dtype, shape, order, segments, .. } = recipe;
     if shape.is_empty() {
         let source = case.source(*dtype, &[]);
-        let copy = StridedCopy {
-            source: ExtentId::whole(source),
-            source_offset: 0,
-            target_offset: 0,
-            loops: vec![],
-            value: ValueOp::Bits,
-            again: false,
-        };
+        let copy = copy_of(source, 0, vec![], ValueOp::Bits);
         case.target(*dtype, &[], vec![Step::Copy(copy)], recipe.file, recipe.gap);
         return;
     }
@@ -282,7 +273,7 @@ proptest! {
         let source = case.source(Dtype::BF16, &shape);
         let value = ValueOp::Convert { from: Dtype::BF16, to: Dtype::F64, scale: 0.5, offset: 1.0 };
         let loops = permutation(&shape, &order);
-        let copy = StridedCopy { source: ExtentId::whole(source), source_offset: 0, target_offset: 0, loops, value, again: false };
+        let copy = copy_of(source, 0, loops, value);
         case.target(Dtype::F64, &target_shape, vec![Step::Copy(copy)], 0, 0);
         let expected = case.expected(|bytes| {
             let value = half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f64() * 0.5 + 1.0;
@@ -350,14 +341,7 @@ fn plain(from: Dtype, to: Dtype, elements: u64) -> Case {
     let value =
         if from == to { ValueOp::Bits } else { ValueOp::Convert { from, to, scale: 1.0, offset: 0.0 } };
     let loops = vec![Loop { count: elements, source_step: 1, target_step: 1 }];
-    let copy = StridedCopy {
-        source: ExtentId::whole(source),
-        source_offset: 0,
-        target_offset: 0,
-        loops,
-        value,
-        again: false,
-    };
+    let copy = copy_of(source, 0, loops, value);
     case.target(to, &[elements], vec![Step::Copy(copy)], 0, 0);
     case
 }
@@ -457,14 +441,7 @@ fn all_failing_requirements_are_reported() {
 
 fn moved(source: usize, source_offset: u64, loops: Vec<Loop>) -> Step {
     let value = ValueOp::Bits;
-    Step::Copy(StridedCopy {
-        source: ExtentId::whole(source),
-        source_offset,
-        target_offset: 0,
-        loops,
-        value,
-        again: false,
-    })
+    Step::Copy(copy_of(source, source_offset, loops, value))
 }
 
 #[test]

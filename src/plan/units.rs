@@ -67,12 +67,36 @@ pub(super) fn check_in_units(requirement: &mut Requirement, catalog: &Catalog, e
             let dtype = catalog.tensors[source.tensor].dtype;
             (*source, region_in_units(region, dtype).is_err())
         }
-        Check::Equal { first, .. } => (first.0, catalog.tensors[first.0.tensor].dtype.byte_width().is_none()),
+        Check::Equal { first, second, loops } => {
+            let dtype = catalog.tensors[first.0.tensor].dtype;
+            (first.0, equal_in_units((&mut first.1, &mut second.1), loops, dtype).is_err())
+        }
     };
     if failed {
         let stored = &catalog.tensors[source.tensor];
         errors.push(cut_inside_block(&stored.key, stored.dtype, requirement.rule.as_ref()));
     }
+}
+
+/// Elements that are neighbours on both sides are compared together.
+fn equal_in_units(
+    (first, second): (&mut u64, &mut u64),
+    loops: &mut Vec<(u64, u64, u64)>,
+    dtype: Dtype,
+) -> Result<(), Cut> {
+    if dtype.byte_width().is_some() {
+        return Ok(());
+    }
+    (*first, *second) = (in_bytes(*first, dtype)?, in_bytes(*second, dtype)?);
+    let run = loops.iter().position(|(_, a, b)| (*a, *b) == (1, 1)).ok_or(Cut)?;
+    for (at, (count, a, b)) in loops.iter_mut().enumerate() {
+        if at == run {
+            *count = in_bytes(*count, dtype)?;
+        } else {
+            (*a, *b) = (in_bytes(*a, dtype)?, in_bytes(*b, dtype)?);
+        }
+    }
+    Ok(())
 }
 
 fn in_bytes(elements: u64, dtype: Dtype) -> Result<u64, Cut> {

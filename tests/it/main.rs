@@ -11,6 +11,7 @@ mod corpus;
 mod draft;
 mod errors;
 mod evidence;
+mod extents;
 mod families;
 mod format_gguf;
 mod format_hdf5;
