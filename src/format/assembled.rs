@@ -151,3 +151,58 @@ impl Assembled {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::dtype::Dtype;
+    use crate::format::{OpenOptions, open_files};
+
+    /// Blocks of 32 elements in 34 bytes, cut along both dimensions, in the order of no row; any range of bytes.
+    #[test]
+    fn quantised_blocks_stand_row_by_row() {
+        let bytes: Vec<u8> = (0..4 * 3 * 34).map(|at| (at * 7 % 251) as u8).collect();
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.npy");
+        // A header of 128 bytes, the boxes behind it.
+        let mut header = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+        let shape = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({},), }}", bytes.len());
+        write!(header, "{shape:<117}\n").expect("in memory");
+        let block = |row: usize, column: usize| &bytes[(row * 3 + column) * 34..][..34];
+        let right: Vec<u8> =
+            (0..4).flat_map(|row| [block(row, 1), block(row, 2)]).flatten().copied().collect();
+        let left: Vec<u8> = (0..4).flat_map(|row| block(row, 0)).copied().collect();
+        std::fs::write(&path, [&header[..], &right, &left].concat()).expect("a file");
+        let inner = open_files(&path, std::slice::from_ref(&path), &OpenOptions::default()).expect("opens");
+        let extents = vec![
+            Extent::stored(vec![0, 32], vec![4, 64], 0, 128),
+            Extent::stored(vec![0, 0], vec![4, 32], 0, 128 + right.len() as u64),
+        ];
+        let tensor = TensorMeta::in_extents("w".into(), Dtype::Q8_0, vec![4, 96], extents);
+        let small = TensorMeta::in_extents(
+            "fill".into(),
+            Dtype::F16,
+            vec![3],
+            vec![Extent::fill(vec![0], vec![3], 0x3c01)],
+        );
+        let reader = assembled(inner, vec![tensor, small]).expect("is whole");
+        let catalog = reader.catalog();
+        let tensor = &catalog.tensors[catalog.find("w").expect("it is there")];
+        for (from, length) in [(0, bytes.len()), (5, 100), (33, 36), (101, 1)] {
+            let mut found = vec![0; length];
+            reader.read_exact_at(tensor.file, tensor.offset + from as u64, &mut found).expect("reads");
+            assert_eq!(found, bytes[from..from + length]);
+        }
+        let fill = &catalog.tensors[catalog.find("fill").expect("it is there")];
+        let mut found = [0; 5];
+        reader.read_exact_at(fill.file, fill.offset + 1, &mut found).expect("reads");
+        assert_eq!(found, [0x3c, 1, 0x3c, 1, 0x3c]);
+        let beyond = reader.read_exact_at(fill.file, fill.offset + 4, &mut found);
+        assert_eq!(beyond.map_err(|error| error.kind()), Err(io::ErrorKind::UnexpectedEof));
+        let cut = Extent::stored(vec![0, 16], vec![4, 80], 0, 128);
+        let cut = TensorMeta::in_extents("w".into(), Dtype::Q8_0, vec![4, 96], vec![cut]);
+        assert_eq!(cut.tiling().expect_err("cuts a block").code, "catalog/extent");
+    }
+}

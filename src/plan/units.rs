@@ -195,4 +195,17 @@ mod tests {
             "{text}"
         );
     }
+
+    #[test]
+    fn equal_blocks_are_compared_whole() {
+        let equal = |at: (u64, u64), loops: &[(u64, u64, u64)]| {
+            let (mut at, mut loops) = (at, loops.to_vec());
+            equal_in_units((&mut at.0, &mut at.1), &mut loops, Dtype::Q8_0).map(|()| (at, loops))
+        };
+        // Rows of 96 against rows of 64: two blocks of each.
+        assert_eq!(equal((32, 0), &[(4, 96, 64), (64, 1, 1)]), Ok(((34, 0), vec![(4, 102, 68), (68, 1, 1)])));
+        assert_eq!(equal((16, 0), &[(4, 96, 64), (32, 1, 1)]), Err(Cut));
+        assert_eq!(equal((0, 0), &[(32, 1, 1), (4, 48, 64)]), Err(Cut));
+        assert_eq!(equal((0, 0), &[(4, 96, 64)]), Err(Cut));
+    }
 }
