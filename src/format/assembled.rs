@@ -169,7 +169,7 @@ mod tests {
         // A header of 128 bytes, the boxes behind it.
         let mut header = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
         let shape = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({},), }}", bytes.len());
-        write!(header, "{shape:<117}\n").expect("in memory");
+        writeln!(header, "{shape:<117}").expect("in memory");
         let block = |row: usize, column: usize| &bytes[(row * 3 + column) * 34..][..34];
         let right: Vec<u8> =
             (0..4).flat_map(|row| [block(row, 1), block(row, 2)]).flatten().copied().collect();

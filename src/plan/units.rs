@@ -81,7 +81,7 @@ pub(super) fn check_in_units(requirement: &mut Requirement, catalog: &Catalog, e
 /// Elements that are neighbours on both sides are compared together.
 fn equal_in_units(
     (first, second): (&mut u64, &mut u64),
-    loops: &mut Vec<(u64, u64, u64)>,
+    loops: &mut [(u64, u64, u64)],
     dtype: Dtype,
 ) -> Result<(), Cut> {
     if dtype.byte_width().is_some() {
