@@ -1,5 +1,6 @@
 //! What a checkpoint's headers say: names, types, shapes and where the bytes lie. No weights are held.
 
+mod extent;
 mod wrappers;
 
 use std::collections::{BTreeMap, HashMap};
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use crate::diag::Diagnostic;
 use crate::dtype::Dtype;
 
+pub use extent::{Bounds, Extent, ExtentContent, ExtentId, Place, Tiling};
 pub use wrappers::Unwrapped;
 
 /// One stored tensor.
@@ -25,6 +27,9 @@ pub struct TensorMeta {
     pub file: usize,
     /// Where its first element begins, in bytes from the start of the file.
     pub offset: u64,
+    /// The boxes in which it lies, if not in one place. Its file is then one that readers put together of these, in which
+    /// all elements lie row by row.
+    pub extents: Vec<Extent>,
 }
 
 impl TensorMeta {
@@ -41,18 +46,22 @@ impl TensorMeta {
 
     /// Returns the index of the element that lies so many elements behind the first; 0 along dimensions that repeat.
     pub(crate) fn index_at(&self, place: u64) -> Vec<u64> {
-        // The largest strides first, whatever the order of the dimensions: each steps over all that lies inside it.
-        let mut by_stride: Vec<usize> =
-            (0..self.shape.len()).filter(|&dim| self.shape[dim] > 1 && self.strides[dim] > 0).collect();
-        by_stride.sort_by_key(|&dim| std::cmp::Reverse((self.strides[dim], self.shape[dim])));
-        let mut rest = place;
-        let mut index = vec![0; self.shape.len()];
-        for dim in by_stride {
-            index[dim] = rest / self.strides[dim];
-            rest %= self.strides[dim];
-        }
-        index
+        index_at(&self.shape, &self.strides, place)
     }
+}
+
+fn index_at(shape: &[u64], strides: &[u64], place: u64) -> Vec<u64> {
+    // The largest strides first, whatever the order of the dimensions: each steps over all that lies inside it.
+    let mut by_stride: Vec<usize> =
+        (0..shape.len()).filter(|&dim| shape[dim] > 1 && strides[dim] > 0).collect();
+    by_stride.sort_by_key(|&dim| std::cmp::Reverse((strides[dim], shape[dim])));
+    let mut rest = place;
+    let mut index = vec![0; shape.len()];
+    for dim in by_stride {
+        index[dim] = rest / strides[dim];
+        rest %= strides[dim];
+    }
+    index
 }
 
 /// Returns the strides of a row-major tensor, in elements.
@@ -158,6 +167,7 @@ mod tests {
             strides: row_major(shape),
             file: 0,
             offset,
+            extents: Vec::new(),
         };
         let tensors = vec![
             tensor("c", 40, &[2, 3]),
@@ -177,8 +187,16 @@ mod tests {
     fn a_place_in_a_view_has_its_index() {
         let index = |shape: &[u64], strides: &[u64], place: u64| {
             let (shape, strides) = (shape.to_vec(), strides.to_vec());
-            TensorMeta { key: "w".into(), dtype: Dtype::F32, shape, strides, file: 0, offset: 0 }
-                .index_at(place)
+            TensorMeta {
+                key: "w".into(),
+                dtype: Dtype::F32,
+                shape,
+                strides,
+                file: 0,
+                offset: 0,
+                extents: Vec::new(),
+            }
+            .index_at(place)
         };
         assert_eq!(index(&[2, 3, 5], &[15, 5, 1], 15 + 5 + 4), [1, 1, 4]);
         // Three of the five rows of a transposed matrix: the gap belongs to other tensors.

@@ -230,12 +230,12 @@ impl Binding<'_> {
                 targets.push(TargetTensor { key, dtype, shape, rule, reading, blocks, instances, affine });
             }
             // The last axis of the name runs fastest.
-            let Some(digit) = (0..counter.len()).rev().find(|&digit| counter[digit] + 1 < sizes[digit])
+            let Some(factor) = (0..counter.len()).rev().find(|&factor| counter[factor] + 1 < sizes[factor])
             else {
                 return Ok(());
             };
-            counter[digit] += 1;
-            counter[digit + 1..].fill(0);
+            counter[factor] += 1;
+            counter[factor + 1..].fill(0);
         }
     }
 

@@ -7,7 +7,7 @@ use super::unknowns::{Scopes, Unknowns};
 
 /// One loop along a coordinate: `count` values, `weight` apart in the coordinate, `stride` elements apart in the tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Digit {
+pub struct Factor {
     /// The distance between neighbours in the coordinate.
     pub weight: u64,
     /// How many.
@@ -16,13 +16,13 @@ pub struct Digit {
     pub stride: u64,
 }
 
-/// Which values of one coordinate a block holds: `base` plus a sum over the digits.
+/// Which values of one coordinate a block holds: `base` plus a sum over the factors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coordinate {
     /// The smallest value.
     pub base: u64,
     /// The loops.
-    pub digits: Vec<Digit>,
+    pub factors: Vec<Factor>,
 }
 
 /// What a block holds.
@@ -54,9 +54,9 @@ pub struct Block {
 impl Block {
     /// Returns the number of stored elements.
     pub fn elements(&self) -> u64 {
-        let digits =
-            self.coordinates.iter().flat_map(|coordinate| &coordinate.digits).map(|digit| digit.count);
-        digits.chain(self.repeats.iter().map(|(count, _)| *count)).product()
+        let factors =
+            self.coordinates.iter().flat_map(|coordinate| &coordinate.factors).map(|factor| factor.count);
+        factors.chain(self.repeats.iter().map(|(count, _)| *count)).product()
     }
 }
 
@@ -256,7 +256,7 @@ impl<'p> Lowering<'_, 'p, '_> {
                         Some((coordinate, weight, base)) => {
                             let target = &mut block.coordinates[coordinate];
                             target.base += base;
-                            target.digits.push(Digit {
+                            target.factors.push(Factor {
                                 weight,
                                 count: closed.count,
                                 stride: closed.stride * stride,
@@ -280,15 +280,16 @@ impl<'p> Lowering<'_, 'p, '_> {
         block: &mut Block,
     ) -> Result<(), LowerError> {
         let pieces = self.pieces(param, axis)?;
-        let digit = |piece: &Piece, closed: &Closed| {
+        let index_of = |piece: &Piece, closed: &Closed| {
             (index.saturating_sub(piece.start) / closed.stride.max(1)).checked_rem(closed.count).unwrap_or(0)
         };
         let composed = |piece: &Piece| -> u64 {
-            piece.start + piece.closed.iter().map(|closed| digit(piece, closed) * closed.stride).sum::<u64>()
+            piece.start
+                + piece.closed.iter().map(|closed| index_of(piece, closed) * closed.stride).sum::<u64>()
         };
         let Some(piece) = pieces.iter().find(|piece| composed(piece) == index) else { return Ok(()) };
         for closed in &piece.closed {
-            let value = digit(piece, closed);
+            let value = index_of(piece, closed);
             match self.locate(param, &closed.run)? {
                 Some((coordinate, weight, base)) => {
                     block.coordinates[coordinate].base += base + value * weight

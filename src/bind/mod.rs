@@ -33,7 +33,7 @@ mod unmatched;
 pub(crate) use attachment::Owners;
 pub use explain::open_size;
 pub use ids::{InstanceId, ModuleId, ParamId, SourceId};
-pub use lower::{Block, Content, Coordinate, Digit};
+pub use lower::{Block, Content, Coordinate, Factor};
 pub(crate) use names::names_for_rules;
 
 pub use options::{Allow, BindOptions, Modules, Tied};

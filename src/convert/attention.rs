@@ -138,16 +138,13 @@ impl Computation<'_> {
             }
             match random {
                 None => {}
-                Some(Ok(Some(differences))) => {
+                Some(Ok(Ok(differences))) => {
                     found.random_modules += 1;
                     found.random.widen(&differences);
                     let what = "random weights put through the plan";
                     self.judge(module, what, random_tolerance, &differences, &mut found);
                 }
-                Some(Ok(None)) => {
-                    let why = format!("no random weights for modules of over {} MiB", MOST_RANDOM >> 20);
-                    *abstained.entry(why).or_default() += 1;
-                }
+                Some(Ok(Err(why))) => *abstained.entry(why).or_default() += 1,
                 Some(Err(error)) => self.refuse(module, error, &mut abstained, &mut found)?,
             }
         }

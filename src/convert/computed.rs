@@ -98,7 +98,15 @@ pub(super) fn add(
         bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         bound.kept.push((tensors.len(), key));
         bound.computed.insert(tensors.len());
-        tensors.push(TensorMeta { key: entry, dtype: Dtype::F32, shape, strides, file, offset });
+        tensors.push(TensorMeta {
+            key: entry,
+            dtype: Dtype::F32,
+            shape,
+            strides,
+            file,
+            offset,
+            extents: Vec::new(),
+        });
     }
     let mut files: Vec<_> = inner.files.iter().cloned().zip(inner.file_sizes.iter().copied()).collect();
     files.push((inner.path.clone(), bytes.len() as u64));

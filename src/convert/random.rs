@@ -15,19 +15,23 @@ use crate::random::Random;
 use crate::verify::forward::{Differences, ForwardError, ForwardSide, Weights, compare_module};
 
 impl Computation<'_> {
-    /// Makes random weights for a module, puts them through the plan and compares; `None` where it is too large.
+    /// Makes random weights for a module, puts them through the plan and compares; or says why there are none.
     pub(super) fn random(
         &self,
         module: &Module,
         a: &Forward,
         b: &Forward,
         seed: u64,
-    ) -> Result<Option<Differences>, ForwardError> {
+    ) -> Result<Result<Differences, String>, ForwardError> {
         let (sources, targets) = self.closure(&module.tensors);
         let catalog = self.isolated.get_or_init(|| isolated(self.source.catalog()));
         let bytes: u64 = sources.iter().map(|tensor| extent(&catalog.tensors[*tensor])).sum();
         if bytes > MOST_RANDOM {
-            return Ok(None);
+            return Ok(Err(format!("no random weights for modules of over {} MiB", MOST_RANDOM >> 20)));
+        }
+        // The plan reads each extent where it lies, and replicas and fills are no free choice.
+        if sources.iter().any(|tensor| !catalog.tensors[*tensor].extents.is_empty()) {
+            return Ok(Err("no random weights for tensors that lie in several extents".to_owned()));
         }
         let mut random = Random(seed ^ 0x5eed);
         let mut made: BTreeMap<usize, Vec<u8>> = sources
@@ -67,7 +71,7 @@ impl Computation<'_> {
         };
         let sides =
             (ForwardSide { forward: a, weights: &source }, ForwardSide { forward: b, weights: &target });
-        compare_module(sides.0, sides.1, &module.captures, &module.sizes, seed).map(Some)
+        compare_module(sides.0, sides.1, &module.captures, &module.sizes, seed).map(Ok)
     }
 
     /// Returns the source tensors that any target tensor of the module needs, and these target tensors.
@@ -119,6 +123,7 @@ impl Computation<'_> {
                 strides: target.strides(),
                 file: 0,
                 offset: place.offset,
+                extents: Vec::new(),
             };
             Some((name, meta))
         });
@@ -149,7 +154,7 @@ fn extent(tensor: &TensorMeta) -> u64 {
 
 fn sources_of(target: &TensorPlan) -> Vec<usize> {
     let copies = target.steps.iter().filter_map(|step| match step {
-        Step::Copy(copy) => Some(copy.source),
+        Step::Copy(copy) => Some(copy.source.tensor),
         Step::Zero(_) => None,
     });
     copies.collect()
@@ -180,7 +185,7 @@ fn fulfil(check: &Check, catalog: &Catalog, made: &mut BTreeMap<usize, Vec<u8>>)
     let width = |tensor: usize| unit(catalog.tensors[tensor].dtype) as usize;
     match check {
         Check::Equal { first, second, loops } => {
-            if !made.contains_key(&first.0) || !made.contains_key(&second.0) {
+            if !made.contains_key(&first.0.tensor) || !made.contains_key(&second.0.tensor) {
                 return;
             }
             let mut places = vec![(first.1, second.1)];
@@ -190,18 +195,18 @@ fn fulfil(check: &Check, catalog: &Catalog, made: &mut BTreeMap<usize, Vec<u8>>)
                     .flat_map(|(x, y)| (0..*count).map(move |i| (x + i * a, y + i * b)))
                     .collect();
             }
-            let width = width(first.0);
+            let width = width(first.0.tensor);
             for (from, to) in places {
                 let from = from as usize * width;
-                let element = made[&first.0][from..from + width].to_vec();
-                if let Some(bytes) = made.get_mut(&second.0) {
+                let element = made[&first.0.tensor][from..from + width].to_vec();
+                if let Some(bytes) = made.get_mut(&second.0.tensor) {
                     bytes[to as usize * width..][..width].copy_from_slice(&element);
                 }
             }
         }
         Check::Zero { source, region } => {
-            let width = width(*source);
-            let Some(bytes) = made.get_mut(source) else { return };
+            let width = width(source.tensor);
+            let Some(bytes) = made.get_mut(&source.tensor) else { return };
             let mut places = vec![region.offset];
             for (count, step) in &region.loops {
                 places = places.iter().flat_map(|place| (0..*count).map(move |i| place + i * step)).collect();

@@ -45,8 +45,10 @@ impl Conversion<'_> {
         };
         let used: BTreeSet<usize> = sources(target).collect();
         let concerns = |requirement: &&Requirement| match &requirement.check {
-            Check::Equal { first, second, .. } => used.contains(&first.0) || used.contains(&second.0),
-            Check::Zero { source, .. } => used.contains(source),
+            Check::Equal { first, second, .. } => {
+                used.contains(&first.0.tensor) || used.contains(&second.0.tensor)
+            }
+            Check::Zero { source, .. } => used.contains(&source.tensor),
         };
         let plan = Plan {
             requirements: self.plan.requirements.iter().filter(concerns).cloned().collect(),
@@ -71,7 +73,7 @@ impl Conversion<'_> {
 /// Returns the source tensors of which a target tensor is made.
 fn sources(target: &TensorPlan) -> impl Iterator<Item = usize> {
     target.steps.iter().filter_map(|step| match step {
-        Step::Copy(copy) => Some(copy.source),
+        Step::Copy(copy) => Some(copy.source.tensor),
         Step::Zero(_) => None,
     })
 }

@@ -150,6 +150,11 @@ codes! {
         Unmatched = "unmatched": Failed,
         Wrappers = "wrappers": Failed,
     }
+    /// Tensors that lie in several parts.
+    Catalog(CatalogCode) = "catalog" {
+        Extent = "extent": Failed,
+        Missing = "missing": Failed,
+    }
     /// The model's configuration.
     Config(ConfigCode) = "config" {
         Json = "json": Failed,

@@ -190,14 +190,15 @@ fn held(source: &SourceTensor, param: ParamId, part: Part, declared: &AttentionP
         for (at, coordinate) in block.coordinates.iter().enumerate() {
             let list = if is_column(at) { &mut own } else { &mut rows };
             list.iter_mut().for_each(|(_, index)| *index = *index * lengths[at] + coordinate.base);
-            for digit in &coordinate.digits {
-                if (list.len() as u64).saturating_mul(digit.count) > MOST_ROWS {
+            for factor in &coordinate.factors {
+                if (list.len() as u64).saturating_mul(factor.count) > MOST_ROWS {
                     return None;
                 }
                 *list = list
                     .iter()
                     .flat_map(|(offset, index)| {
-                        (0..digit.count).map(move |i| (offset + i * digit.stride, index + i * digit.weight))
+                        (0..factor.count)
+                            .map(move |i| (offset + i * factor.stride, index + i * factor.weight))
                     })
                     .collect();
             }
@@ -249,9 +250,9 @@ fn length(blocks: &[&Block], at: usize) -> u64 {
         block.coordinates.get(at).map_or(0, |coordinate| {
             coordinate.base
                 + coordinate
-                    .digits
+                    .factors
                     .iter()
-                    .map(|digit| digit.count.saturating_sub(1) * digit.weight)
+                    .map(|factor| factor.count.saturating_sub(1) * factor.weight)
                     .sum::<u64>()
         })
     };

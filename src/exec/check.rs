@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::catalog::{Catalog, TensorMeta};
+use crate::catalog::{Catalog, ExtentId};
 use crate::diag::{DataCode, Diagnostic};
 use crate::dtype::Dtype;
 use crate::plan::{Check, Loop, Requirement, unit};
@@ -71,9 +71,9 @@ pub(super) fn diagnostic(requirement: &Requirement, unmet: &Unmet, catalog: &Cat
     let mut diagnostic = match &requirement.check {
         Check::Equal { first, second, loops } => {
             let total = loops.iter().map(|l| l.0).product();
-            let (a, b) = (&catalog.tensors[first.0], &catalog.tensors[second.0]);
-            let a_at = place(a, first.1, &check_loops(loops.iter().map(|l| (l.0, l.1))), unmet.first);
-            let b_at = place(b, second.1, &check_loops(loops.iter().map(|l| (l.0, l.2))), unmet.first);
+            let (a, b) = (&catalog.tensors[first.0.tensor], &catalog.tensors[second.0.tensor]);
+            let a_at = place(catalog, *first, &check_loops(loops.iter().map(|l| (l.0, l.1))), unmet.first);
+            let b_at = place(catalog, *second, &check_loops(loops.iter().map(|l| (l.0, l.2))), unmet.first);
             Diagnostic::error(DataCode::Unequal, requirement.meaning).tensor(&a.key).tensor(&b.key).found(
                 format!(
                     "{a_at} is {}, {b_at} is {}; {} elements differ",
@@ -85,8 +85,13 @@ pub(super) fn diagnostic(requirement: &Requirement, unmet: &Unmet, catalog: &Cat
         }
         Check::Zero { source, region } => {
             let total = region.loops.iter().map(|l| l.0).product();
-            let meta = &catalog.tensors[*source];
-            let at = place(meta, region.offset, &check_loops(region.loops.iter().copied()), unmet.first);
+            let meta = &catalog.tensors[source.tensor];
+            let at = place(
+                catalog,
+                (*source, region.offset),
+                &check_loops(region.loops.iter().copied()),
+                unmet.first,
+            );
             Diagnostic::error(DataCode::Nonzero, requirement.meaning).tensor(&meta.key).found(format!(
                 "{at} is {}; {} elements are not zero",
                 show(meta.dtype, unmet.values.0),
@@ -106,20 +111,21 @@ pub(super) fn diagnostic(requirement: &Requirement, unmet: &Unmet, catalog: &Cat
 /// Describes two sides whose elements have not even the same width.
 pub(super) fn unlike(requirement: &Requirement, catalog: &Catalog) -> Option<Diagnostic> {
     let Check::Equal { first, second, .. } = &requirement.check else { return None };
-    let (a, b) = (&catalog.tensors[first.0], &catalog.tensors[second.0]);
+    let (a, b) = (&catalog.tensors[first.0.tensor], &catalog.tensors[second.0.tensor]);
     let diagnostic = Diagnostic::error(DataCode::Unequal, requirement.meaning).tensor(&a.key).tensor(&b.key);
     (a.dtype != b.dtype).then(|| diagnostic.found(format!("elements of type {} and {}", a.dtype, b.dtype)))
 }
 
 /// Returns the index of an element in its tensor's shape, `[3, 0, 17]`.
-fn place(meta: &TensorMeta, offset: u64, loops: &[Loop], element: u64) -> String {
+fn place(catalog: &Catalog, (id, offset): (ExtentId, u64), loops: &[Loop], element: u64) -> String {
     let mut unit_offset = offset;
     for l in loops {
         unit_offset += element / l.target_step % l.count * l.source_step;
     }
     // A unit of a type whose elements share bytes is a byte: the first element of its block stands for it.
-    let (elements, bytes) = meta.dtype.block();
-    format!("{:?}", meta.index_at(if elements == 1 { unit_offset } else { unit_offset / bytes * elements }))
+    let (elements, bytes) = catalog.tensors[id.tensor].dtype.block();
+    let element = if elements == 1 { unit_offset } else { unit_offset / bytes * elements };
+    format!("{:?}", catalog.index_at(id, element))
 }
 
 /// Returns a value as its bits, and as a number where it is a float.

@@ -35,6 +35,17 @@ pub(super) fn fill_zero(unit: u64, target: &mut [u8], part: Part<'_>) {
     });
 }
 
+/// Writes the same bits to every unit of a part.
+pub(super) fn fill(bits: u64, unit: u64, target: &mut [u8], part: Part<'_>) {
+    let loops: Vec<Loop> = part.loops.iter().map(|l| Loop { source_step: 0, ..*l }).collect();
+    let (run, outer) = merged_targets(&loops);
+    let bits = bits.to_le_bytes();
+    each(&outer, 0, part.target_offset, &mut |_, at| {
+        let run = &mut target[(at * unit) as usize..((at + run) * unit) as usize];
+        run.chunks_exact_mut(unit as usize).for_each(|unit| unit.copy_from_slice(&bits[..unit.len()]));
+    });
+}
+
 /// Returns the length of the runs that a part leaves in the target, and the loops over the runs.
 pub(super) fn merged_targets(loops: &[Loop]) -> (u64, Vec<Loop>) {
     let mut run = 1;

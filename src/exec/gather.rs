@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::ReadAt;
 use super::buffer::Buffer;
-use super::copy::permute;
+use super::copy::{fill, permute};
 use super::part::{Part, elements, merged, walk};
-use crate::catalog::{Catalog, TensorMeta};
+use crate::catalog::{Catalog, ExtentContent, ExtentId, Place};
 use crate::diag::{Diagnostic, Errors, ExecCode};
 use crate::plan::{Loop, unit};
 
@@ -28,9 +28,9 @@ pub(super) struct Gather<'a> {
     scratch: Buffer,
     scratch_bytes: u64,
     /// Which units of which tensor the scratch buffer holds from its start, where it holds an unbroken range.
-    cached: Option<(usize, Range<u64>)>,
+    cached: Option<(ExtentId, Range<u64>)>,
     /// A tensor, and how many of its units are wanted one after the other.
-    wanted: Option<(usize, u64)>,
+    wanted: Option<(ExtentId, u64)>,
     /// Bytes read.
     pub(super) bytes_read: u64,
 }
@@ -55,7 +55,7 @@ enum Kind {
 
 /// A part with its loops in source order.
 struct Reading<'a> {
-    tensor: usize,
+    tensor: ExtentId,
     unit: u64,
     part: Part<'a>,
     /// The loops that move in the source, by ascending source step.
@@ -65,7 +65,7 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(tensor: usize, unit: u64, part: Part<'a>) -> Reading<'a> {
+    fn new(tensor: ExtentId, unit: u64, part: Part<'a>) -> Reading<'a> {
         let (mut moving, repeating): (Vec<Loop>, Vec<Loop>) =
             part.loops.iter().partition(|l| l.source_step != 0);
         moving.sort_by_key(|l| l.source_step);
@@ -145,30 +145,42 @@ impl<'a> Gather<'a> {
     }
 
     /// Returns about how many nanoseconds a part will take.
-    pub(super) fn estimate(catalog: &Catalog, scratch_bytes: u64, tensor: usize, part: Part<'_>) -> f64 {
-        let meta = &catalog.tensors[tensor];
-        let unit = unit(meta.dtype);
+    pub(super) fn estimate(catalog: &Catalog, scratch_bytes: u64, tensor: ExtentId, part: Part<'_>) -> f64 {
+        let place = catalog.place(tensor);
+        if let ExtentContent::Fill(_) = place.content {
+            return (part.elements() * unit(place.dtype)) as f64 * PERMUTE_BYTE;
+        }
+        let unit = unit(place.dtype);
         let loops = merged(part.loops);
         let reading = Reading::new(tensor, unit, Part { loops: &loops, ..part });
-        reading.cheapest(stored_units(meta) * unit, scratch_bytes, None).cost
+        reading.cheapest(stored_units(&place) * unit, scratch_bytes, None).cost
     }
 
     /// Says that the parts that are gathered next take so many units of a tensor together, or that nothing is known.
-    pub(super) fn want(&mut self, wanted: Option<(usize, u64)>) {
+    pub(super) fn want(&mut self, wanted: Option<(ExtentId, u64)>) {
         self.wanted = wanted;
     }
 
     /// Copies a part of a source tensor into `target`; target offsets count the source's units from the buffer's start.
-    pub(super) fn gather(&mut self, tensor: usize, part: Part<'_>, target: &mut [u8]) -> Result<(), Errors> {
-        let meta = &self.catalog.tensors[tensor];
-        let unit = unit(meta.dtype);
+    pub(super) fn gather(
+        &mut self,
+        tensor: ExtentId,
+        part: Part<'_>,
+        target: &mut [u8],
+    ) -> Result<(), Errors> {
+        let place = self.catalog.place(tensor);
+        let unit = unit(place.dtype);
+        if let ExtentContent::Fill(bits) = place.content {
+            fill(bits, unit, target, part);
+            return Ok(());
+        }
         let loops = merged(part.loops);
         let reading = Reading::new(tensor, unit, Part { loops: &loops, ..part });
         if self.holds(tensor, &reading.hull()) {
             self.permute_cached(&reading, target);
             return Ok(());
         }
-        let units = stored_units(meta);
+        let units = stored_units(&place);
         let wanted = self.wanted.filter(|(of, _)| *of == tensor).map(|(_, units)| units);
         match reading.cheapest(units * unit, self.scratch_bytes, wanted).kind {
             Kind::Direct(inside) => self.read_direct(&reading, inside, target),
@@ -192,7 +204,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    fn holds(&self, tensor: usize, hull: &Range<u64>) -> bool {
+    fn holds(&self, tensor: ExtentId, hull: &Range<u64>) -> bool {
         let cached = self.cached.as_ref();
         cached.is_some_and(|(held, range)| {
             *held == tensor && range.start <= hull.start && hull.end <= range.end
@@ -266,7 +278,7 @@ impl<'a> Gather<'a> {
 
     fn read_scratch(
         &mut self,
-        tensor: usize,
+        tensor: ExtentId,
         unit: u64,
         from: u64,
         to: u64,
@@ -279,26 +291,28 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// Returns the units from a stored tensor's first to behind its last one.
-fn stored_units(meta: &TensorMeta) -> u64 {
+/// Returns the units from a stored extent's first to behind its last one.
+fn stored_units(place: &Place<'_>) -> u64 {
     let elements =
-        1 + meta.shape.iter().zip(&meta.strides).map(|(n, step)| n.saturating_sub(1) * step).sum::<u64>();
-    let (of_block, bytes) = meta.dtype.block();
+        1 + place.lengths.iter().zip(place.strides).map(|(n, step)| n.saturating_sub(1) * step).sum::<u64>();
+    let (of_block, bytes) = place.dtype.block();
     if of_block == 1 { elements } else { elements.div_ceil(of_block) * bytes }
 }
 
 fn read(
     catalog: &Catalog,
     source: &dyn ReadAt,
-    tensor: usize,
+    tensor: ExtentId,
     offset: u64,
     target: &mut [u8],
 ) -> Result<(), Errors> {
-    let meta = &catalog.tensors[tensor];
-    source.read_exact_at(meta.file, meta.offset + offset, target).map_err(|error| {
+    // What is filled is not read.
+    let ExtentContent::Stored { file, offset: first } = catalog.place(tensor).content else { return Ok(()) };
+    source.read_exact_at(file, first + offset, target).map_err(|error| {
+        let key = &catalog.tensors[tensor.tensor].key;
         let diagnostic =
-            Diagnostic::error(ExecCode::Read, format!("cannot read the weights: {error}")).tensor(&meta.key);
-        Errors::from(match catalog.files.get(meta.file) {
+            Diagnostic::error(ExecCode::Read, format!("cannot read the weights: {error}")).tensor(key);
+        Errors::from(match catalog.files.get(file) {
             Some(path) => diagnostic.file(path),
             None => diagnostic,
         })

@@ -34,7 +34,7 @@ pub(super) enum Job {
         targets: Range<usize>,
     },
     /// A range of one output file, written at once: parts of the first and the last target in it and all between.
-    Stretch {
+    Range {
         /// The targets.
         targets: Range<usize>,
         /// The bytes of the file.
@@ -60,7 +60,7 @@ impl Job {
     pub(super) fn target(&self) -> Option<usize> {
         match self {
             Job::Check { .. } => None,
-            Job::Group { targets } | Job::Stretch { targets, .. } => Some(targets.start),
+            Job::Group { targets } | Job::Range { targets, .. } => Some(targets.start),
             Job::Box { target, .. } => Some(*target),
         }
     }
@@ -82,8 +82,10 @@ pub(super) fn cut(plan: &Plan, catalog: &Catalog, placements: &[Placement], size
     let mut jobs = Vec::new();
     for (requirement, stated) in plan.requirements.iter().enumerate() {
         let (tensor, count) = match &stated.check {
-            Check::Equal { first, loops, .. } => (first.0, loops.iter().map(|l| l.0).product()),
-            Check::Zero { source, region } => (*source, region.loops.iter().map(|l| l.0).product::<u64>()),
+            Check::Equal { first, loops, .. } => (first.0.tensor, loops.iter().map(|l| l.0).product()),
+            Check::Zero { source, region } => {
+                (source.tensor, region.loops.iter().map(|l| l.0).product::<u64>())
+            }
         };
         // Half a buffer for each of the two that are compared.
         let most = (sizes.target / 16 * 8 / unit(catalog.tensors[tensor].dtype)).max(1);
@@ -101,7 +103,7 @@ pub(super) fn cut(plan: &Plan, catalog: &Catalog, placements: &[Placement], size
             {
                 next += 1;
             }
-            cut_stretch(&mut jobs, plan, placements, first..next, CACHED.min(sizes.target));
+            cut_ranges(&mut jobs, plan, placements, first..next, CACHED.min(sizes.target));
             continue;
         }
         let mut length = tensor.bytes();
@@ -138,7 +140,7 @@ fn follows(plan: &Plan, placements: &[Placement], targets: Range<usize>) -> bool
 }
 
 /// Cuts targets that follow one another at round places of their file.
-fn cut_stretch(jobs: &mut Vec<Job>, plan: &Plan, placements: &[Placement], targets: Range<usize>, most: u64) {
+fn cut_ranges(jobs: &mut Vec<Job>, plan: &Plan, placements: &[Placement], targets: Range<usize>, most: u64) {
     // A multiple of every element's size.
     let most = most / 16 * 16;
     let end = |target: usize| placements[target].offset + plan.targets[target].bytes();
@@ -155,7 +157,7 @@ fn cut_stretch(jobs: &mut Vec<Job>, plan: &Plan, placements: &[Placement], targe
             // Of a target that lies at no place of its elements' size a few bytes may be left before the round place.
             to = (offset + (round - offset) / unit * unit).max(from + unit);
         }
-        jobs.push(Job::Stretch { targets: first..last + 1, bytes: from..to });
+        jobs.push(Job::Range { targets: first..last + 1, bytes: from..to });
         (from, first) = (to, last);
         while first + 1 < targets.end && end(first) <= from {
             first += 1;
@@ -197,7 +199,7 @@ fn cut_large(
     let (most_of_tile, tile_cost) =
         if small_cost <= 1.05 * large_cost { (cached, small_cost) } else { (most, large_cost) };
     let source_unit = |step: &Step| match step {
-        Step::Copy(copy) => unit(catalog.tensors[copy.source].dtype),
+        Step::Copy(copy) => unit(catalog.tensors[copy.source.tensor].dtype),
         Step::Zero(_) => 1,
     };
     let widest = tensor.steps.iter().map(source_unit).max().unwrap_or(1);
@@ -213,7 +215,7 @@ fn cut_large(
         jobs.extend(boxes);
     } else {
         let place = |units: u64| offset + units * tensor.unit();
-        jobs.extend(ranges(0..units, most_of_tile).map(|range| Job::Stretch {
+        jobs.extend(ranges(0..units, most_of_tile).map(|range| Job::Range {
             targets: target..target + 1,
             bytes: place(range.start)..place(range.end),
         }));

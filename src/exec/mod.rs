@@ -286,7 +286,7 @@ impl Run<'_> {
         for tensor in &self.plan.targets {
             for step in &tensor.steps {
                 let Step::Copy(copy) = step else { continue };
-                let stored = &self.catalog.tensors[copy.source];
+                let stored = &self.catalog.tensors[copy.source.tensor];
                 let possible = match copy.value {
                     ValueOp::Bits => stored.dtype.block() == tensor.dtype.block(),
                     ValueOp::Convert { from, to, .. } => {

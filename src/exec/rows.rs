@@ -7,7 +7,7 @@ use super::gather::Gather;
 use super::jobs::check_loops;
 use super::part::merged;
 use super::worker::read_side;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, ExtentId};
 use crate::diag::Errors;
 
 /// Reads tensors of any strides row by row, in bounded memory.
@@ -39,7 +39,7 @@ impl<'a> Rows<'a> {
         let meta = &self.catalog.tensors[tensor];
         let dims = meta.shape.iter().zip(&meta.strides).filter(|(count, _)| **count != 1);
         let loops = merged(&check_loops(dims.map(|(&count, &step)| (count, step))));
-        read_side(&mut self.gather, (tensor, 0), &loops, range, target)
+        read_side(&mut self.gather, (ExtentId::whole(tensor), 0), &loops, range, target)
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
             let (shape, strides): (Vec<u64>, Vec<u64>) = dims.iter().copied().unzip();
             let reach = 1 + dims.iter().map(|(size, stride)| (size - 1) * stride).sum::<u64>();
             let file = Bytes(units(3 + (reach * width) as usize));
-            let meta = TensorMeta { key: "w".into(), dtype, shape, strides, file: 0, offset: 3 };
+            let meta = TensorMeta { key: "w".into(), dtype, shape, strides, file: 0, offset: 3, extents: Vec::new() };
             let count = meta.elements();
             let at = |part: f64| ((count + 1) as f64 * part) as u64;
             let range = at(ends.0).min(at(ends.1))..at(ends.0).max(at(ends.1));

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::testing::{Files, Watch, permutation, permuted, units};
 use super::*;
-use crate::catalog::{TensorMeta, row_major};
+use crate::catalog::{ExtentId, TensorMeta, row_major};
 use crate::dtype::Dtype;
 use crate::plan::{Affine, Check, Loop, Region, Requirement, StridedCopy, TensorPlan, unit};
 
@@ -24,6 +24,11 @@ struct Case {
     target_ends: [u64; 2],
 }
 
+fn copy_of(source: usize, source_offset: u64, loops: Vec<Loop>, value: ValueOp) -> StridedCopy {
+    let source = ExtentId::whole(source);
+    StridedCopy { source, source_offset, target_offset: 0, loops, value, again: false }
+}
+
 impl Case {
     /// Adds a source tensor whose shape counts units.
     fn source(&mut self, dtype: Dtype, unit_shape: &[u64]) -> usize {
@@ -37,7 +42,8 @@ impl Case {
         let file = self.tensors.len() % 2;
         let strides = row_major(&shape);
         let key = format!("s{}", self.tensors.len());
-        let meta = TensorMeta { key, dtype, shape, strides, file, offset: self.source_ends[file] };
+        let (offset, extents) = (self.source_ends[file], Vec::new());
+        let meta = TensorMeta { key, dtype, shape, strides, file, offset, extents };
         self.source_ends[file] += meta.bytes();
         self.tensors.push(meta);
         self.tensors.len() - 1
@@ -112,7 +118,7 @@ impl Case {
                     let bytes = match copy {
                         None => vec![0; tensor.unit() as usize],
                         Some(copy) => {
-                            let meta = &self.tensors[copy.source];
+                            let meta = &self.tensors[copy.source.tensor];
                             let from =
                                 (meta.offset + (copy.source_offset + from) * unit(meta.dtype)) as usize;
                             let bytes = &source[meta.file][from..][..unit(meta.dtype) as usize];
@@ -169,14 +175,7 @@ fn add(case: &mut Case, recipe: &Recipe) {
     let Recipe { dtype, shape, order, segments, .. } = recipe;
     if shape.is_empty() {
         let source = case.source(*dtype, &[]);
-        let copy = StridedCopy {
-            source,
-            source_offset: 0,
-            target_offset: 0,
-            loops: vec![],
-            value: ValueOp::Bits,
-            again: false,
-        };
+        let copy = copy_of(source, 0, vec![], ValueOp::Bits);
         case.target(*dtype, &[], vec![Step::Copy(copy)], recipe.file, recipe.gap);
         return;
     }
@@ -210,7 +209,7 @@ fn add(case: &mut Case, recipe: &Recipe) {
         let source_offset = if filling == Filling::Slice { more * strides[order[axis]] } else { 0 };
         let value = ValueOp::Bits;
         steps.push(Step::Copy(StridedCopy {
-            source,
+            source: ExtentId::whole(source),
             source_offset,
             target_offset,
             loops,
@@ -274,7 +273,7 @@ proptest! {
         let source = case.source(Dtype::BF16, &shape);
         let value = ValueOp::Convert { from: Dtype::BF16, to: Dtype::F64, affine: Affine { scale: 0.5, offset: 1.0 } };
         let loops = permutation(&shape, &order);
-        let copy = StridedCopy { source, source_offset: 0, target_offset: 0, loops, value, again: false };
+        let copy = copy_of(source, 0, loops, value);
         case.target(Dtype::F64, &target_shape, vec![Step::Copy(copy)], 0, 0);
         let expected = case.expected(|bytes| {
             let value = half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f64() * 0.5 + 1.0;
@@ -305,7 +304,7 @@ proptest! {
             });
         }
         let loops = loops.iter().map(|l| (l.count, l.source_step, l.target_step)).collect();
-        let check = Check::Equal { first: (first, 0), second: (second, 0), loops };
+        let check = Check::Equal { first: (ExtentId::whole(first), 0), second: (ExtentId::whole(second), 0), loops };
         case.plan.requirements.push(Requirement { check, meaning: "they differ", help: "help".into(), rule: None });
         let result = case.run(sizes, 2, &sources, &case.empty_targets(), &Watch::new());
         let Some(&at) = planted.first() else {
@@ -342,7 +341,7 @@ fn plain(from: Dtype, to: Dtype, elements: u64) -> Case {
     let value =
         if from == to { ValueOp::Bits } else { ValueOp::Convert { from, to, affine: Affine::IDENTITY } };
     let loops = vec![Loop { count: elements, source_step: 1, target_step: 1 }];
-    let copy = StridedCopy { source, source_offset: 0, target_offset: 0, loops, value, again: false };
+    let copy = copy_of(source, 0, loops, value);
     case.target(to, &[elements], vec![Step::Copy(copy)], 0, 0);
     case
 }
@@ -423,7 +422,8 @@ fn all_failing_requirements_are_reported() {
     values[300] = 2.0;
     sources.files[0].lock().unwrap().copy_from_slice(bytemuck::cast_slice(&values));
     let zero = |offset, count, meaning| {
-        let check = Check::Zero { source: 0, region: Region { offset, loops: vec![(count, 1)] } };
+        let check =
+            Check::Zero { source: ExtentId::whole(0), region: Region { offset, loops: vec![(count, 1)] } };
         Requirement { check, meaning, help: String::new(), rule: None }
     };
     case.plan.requirements = vec![zero(0, 250, "a"), zero(0, 500, "b"), zero(260, 700, "c")];
@@ -441,7 +441,7 @@ fn all_failing_requirements_are_reported() {
 
 fn moved(source: usize, source_offset: u64, loops: Vec<Loop>) -> Step {
     let value = ValueOp::Bits;
-    Step::Copy(StridedCopy { source, source_offset, target_offset: 0, loops, value, again: false })
+    Step::Copy(copy_of(source, source_offset, loops, value))
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::jobs::{CACHED, Job, check_loops, clip_steps, ranges, zero_loops};
 use super::losses::Losses;
 use super::part::{Part, clip, compacted, elements, is_run, walk};
 use super::{Placement, Run};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, ExtentId};
 use crate::diag::{Diagnostic, Errors, ExecCode};
 use crate::plan::{Check, Loop, Step, ValueOp, unit};
 
@@ -76,7 +76,7 @@ impl Outcome {
 /// A step of a tensor in a group.
 struct Piece<'a> {
     /// The source tensor and where it is read first; `None` for zeros.
-    source: Option<(usize, u64)>,
+    source: Option<(ExtentId, u64)>,
     target: usize,
     step: &'a Step,
     /// Where the target begins in the buffer, in its units.
@@ -121,7 +121,7 @@ impl<'a> Worker<'a> {
         match job {
             Job::Check { requirement, range } => self.check(*requirement, range),
             Job::Group { targets } => self.group(targets),
-            Job::Stretch { targets, bytes } => self.stretch(targets, bytes),
+            Job::Range { targets, bytes } => self.file_range(targets, bytes),
             Job::Box { target, step, source_offset, target_offset, loops } => {
                 let part = Part { source_offset: *source_offset, target_offset: *target_offset, loops };
                 self.write_box(*target, *step, part)
@@ -133,7 +133,7 @@ impl<'a> Worker<'a> {
     fn group(&mut self, targets: &Range<usize>) -> Result<(), Errors> {
         let mut length = 0;
         let mut pieces: Vec<Piece<'_>> = Vec::new();
-        let mut wanted: HashMap<usize, u64> = HashMap::default();
+        let mut wanted: HashMap<ExtentId, u64> = HashMap::default();
         for target in targets.clone() {
             let tensor = &self.run.plan.targets[target];
             let place = length / tensor.unit();
@@ -179,7 +179,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Assembles what lies in a range of an output file.
-    fn stretch(&mut self, targets: &Range<usize>, bytes: &Range<u64>) -> Result<(), Errors> {
+    fn file_range(&mut self, targets: &Range<usize>, bytes: &Range<u64>) -> Result<(), Errors> {
         for target in targets.clone() {
             let tensor = &self.run.plan.targets[target];
             let unit = tensor.unit();
@@ -264,7 +264,7 @@ impl<'a> Worker<'a> {
         }
         let unmet = match &stated.check {
             Check::Equal { first, second, loops } => {
-                let width = unit(self.run.catalog.tensors[first.0].dtype);
+                let width = unit(self.run.catalog.tensors[first.0.tensor].dtype);
                 let length = ((range.end - range.start) * width) as usize;
                 // The second half begins at a multiple of 8, as the alignment of elements needs.
                 let half = length.div_ceil(8) * 8;
@@ -275,7 +275,7 @@ impl<'a> Worker<'a> {
                 check::compare(&a[..length], Some(&b[..length]), width as usize, 0, range.start)
             }
             Check::Zero { source, region } => {
-                let dtype = self.run.catalog.tensors[*source].dtype;
+                let dtype = self.run.catalog.tensors[source.tensor].dtype;
                 let length = ((range.end - range.start) * unit(dtype)) as usize;
                 let side = (*source, region.offset);
                 let loops = check_loops(region.loops.iter().copied());
@@ -294,7 +294,7 @@ impl<'a> Worker<'a> {
 /// Reads a range of one side's elements, in the requirement's order.
 pub(super) fn read_side(
     gather: &mut Gather<'_>,
-    (tensor, source_offset): (usize, u64),
+    (tensor, source_offset): (ExtentId, u64),
     loops: &[Loop],
     range: &Range<u64>,
     target: &mut [u8],
@@ -334,13 +334,13 @@ impl Assembler<'_> {
     /// Reads values in the order of the target, converts them and puts them in their places.
     fn convert(
         &mut self,
-        tensor: usize,
+        tensor: ExtentId,
         conversion: Conversion,
         part: Part<'_>,
         target: &mut [u8],
     ) -> Result<Losses, Errors> {
         let to = conversion.to;
-        let (from_unit, to_unit) = (unit(self.catalog.tensors[tensor].dtype), unit(to));
+        let (from_unit, to_unit) = (unit(self.catalog.tensors[tensor.tensor].dtype), unit(to));
         let reading = compacted(part.loops);
         // From the converted values to the target, with the sides exchanged: it is the compact side that is clipped.
         let placing: Vec<Loop> =

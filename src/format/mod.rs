@@ -17,6 +17,7 @@ use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::dtype::Dtype;
 use crate::shown::escaped;
 
+mod assembled;
 mod facts;
 mod folder;
 mod foreign;
@@ -44,6 +45,7 @@ mod store;
 mod tensorflow;
 mod zip;
 
+pub use assembled::assembled;
 use part::{Part, PartsReader};
 use pieces::Whole;
 use sniff::Content;

@@ -228,8 +228,15 @@ mod tests {
     fn a_stride_that_says_nothing_changes_nothing() {
         let strides = |shape: &[u64], strides: &[u64]| {
             let (shape, strides) = (shape.to_vec(), strides.to_vec());
-            let mut tensor =
-                TensorMeta { key: "a".into(), dtype: Dtype::F32, shape, strides, file: 0, offset: 0 };
+            let mut tensor = TensorMeta {
+                key: "a".into(),
+                dtype: Dtype::F32,
+                shape,
+                strides,
+                file: 0,
+                offset: 0,
+                extents: Vec::new(),
+            };
             straighten(&mut tensor);
             tensor.strides
         };

@@ -361,6 +361,7 @@ pub fn listed(path: &Path, text: &[u8]) -> Result<(Catalog, u64), Errors> {
                     strides,
                     file: 0,
                     offset: tensors.len() as u64,
+                    extents: Vec::new(),
                 });
             }
             (None, _) => errors.push(fail("an entry has no shape of whole numbers".to_owned()).tensor(key)),

@@ -53,6 +53,7 @@ impl Tensor {
             strides: row_major(&self.shape),
             file,
             offset: 0,
+            extents: Vec::new(),
         }
     }
 

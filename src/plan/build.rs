@@ -1,10 +1,11 @@
 //! Bound blocks → copies.
 
-use super::meet::{Meeting, meet};
+use super::clip::clip;
+use super::overlap::{Overlap, overlap};
 use super::units::{check_in_units, cut_inside_block, region_in_units, target_in_units};
 use super::{Check, Loop, Plan, Region, Requirement, Step, StridedCopy, TensorPlan, Unused, ValueOp, unit};
 use crate::bind::{Affine, Allow, BindOptions, Block, Bound, Content, SourceId, TargetTensor};
-use crate::catalog::{Catalog, row_major};
+use crate::catalog::{Catalog, ExtentContent, ExtentId, row_major};
 use crate::diag::{Collector, Diagnostic, Errors, PlanCode};
 use crate::dtype::Dtype;
 use crate::span::Span;
@@ -82,19 +83,23 @@ pub fn build(bound: &Bound, catalog: &Catalog, options: &BindOptions) -> Result<
     for dropped in &bound.dropped {
         let stored = &catalog.tensors[dropped.tensor];
         let region = whole(&stored.shape, &stored.strides);
-        plan.unused.push(Unused { source: dropped.tensor, region, reason: dropped.reason.text() });
+        plan.unused.push(Unused {
+            source: ExtentId::whole(dropped.tensor),
+            region,
+            reason: dropped.reason.text(),
+        });
     }
     for &instance in &bound.unplaced {
         // What repeats it is accounted for already, as equal to it; all of it must be zeros.
         for place in &unique[instance] {
-            let source = bound.sources[place.source].tensor;
+            let source = ExtentId::whole(bound.sources[place.source].tensor);
             let region = region_of(&Block { repeats: Vec::new(), ..place.block.clone() });
             plan.unused.push(Unused { source, region, reason: "zeros that the target leaves out" });
         }
         for place in &places[instance] {
             let source = &bound.sources[place.source];
             plan.requirements.push(Requirement {
-                check: Check::Zero { source: source.tensor, region: region_of(place.block) },
+                check: Check::Zero { source: ExtentId::whole(source.tensor), region: region_of(place.block) },
                 meaning: "the target layout has no tensor for this parameter, which must be zeros to be left out",
                 help: "choose a target layout that has it".into(),
                 rule: Some(source.rule.clone()),
@@ -147,8 +152,8 @@ fn held_before(bound: &Bound) -> Vec<Vec<bool>> {
         }
         let mut first: Vec<(usize, usize)> = Vec::new();
         for place in holders {
-            let shared = first.iter().flat_map(|&other| meet_all(block(other), block(place)));
-            let shared: u64 = shared.map(|meeting| meeting.elements()).sum();
+            let shared = first.iter().flat_map(|&other| overlaps(block(other), block(place)));
+            let shared: u64 = shared.map(|overlap| overlap.elements()).sum();
             if shared > 0 && shared == values(block(place)) {
                 again[place.0][place.1] = true;
             } else {
@@ -170,18 +175,18 @@ fn tie<'a>(bound: &'a Bound, catalog: &Catalog, places: &[Place<'a>], plan: &mut
     let distinct = span_of(&ordered.iter().map(|place| place.block).collect::<Vec<_>>());
     for place in ordered {
         let tensor = &bound.sources[place.source];
-        repeats(tensor.tensor, place.block, &tensor.rule, plan);
+        repeats(ExtentId::whole(tensor.tensor), place.block, &tensor.rule, plan);
         let mut shared = 0;
         if total > distinct || place.block.is_copy {
             for first in &unique {
-                for meeting in meet_all(first.block, place.block) {
-                    shared += meeting.elements();
+                for overlap in overlaps(first.block, place.block) {
+                    shared += overlap.elements();
                     let first_tensor = bound.sources[first.source].tensor;
                     plan.requirements.push(Requirement {
                         check: Check::Equal {
-                            first: (first_tensor, first.block.offset + meeting.first),
-                            second: (tensor.tensor, place.block.offset + meeting.second),
-                            loops: meeting.loops,
+                            first: (ExtentId::whole(first_tensor), first.block.offset + overlap.first),
+                            second: (ExtentId::whole(tensor.tensor), place.block.offset + overlap.second),
+                            loops: overlap.loops,
                         },
                         meaning: "two tensors that hold one parameter differ",
                         help: format!(
@@ -197,7 +202,11 @@ fn tie<'a>(bound: &'a Bound, catalog: &Catalog, places: &[Place<'a>], plan: &mut
             let mut block = place.block.clone();
             block.repeats.clear();
             let region = region_of(&block);
-            plan.unused.push(Unused { source: tensor.tensor, region, reason: "equal to another tensor" });
+            plan.unused.push(Unused {
+                source: ExtentId::whole(tensor.tensor),
+                region,
+                reason: "equal to another tensor",
+            });
         } else {
             unique.push(place);
         }
@@ -207,7 +216,7 @@ fn tie<'a>(bound: &'a Bound, catalog: &Catalog, places: &[Place<'a>], plan: &mut
 
 /// Returns the elements of the parameter that a block holds, repeats counted once.
 fn values(block: &Block) -> u64 {
-    block.coordinates.iter().flat_map(|coordinate| &coordinate.digits).map(|digit| digit.count).product()
+    block.coordinates.iter().flat_map(|coordinate| &coordinate.factors).map(|factor| factor.count).product()
 }
 
 /// Returns the number of values between the lowest and the highest of each coordinate, over all blocks.
@@ -218,7 +227,7 @@ fn span_of(blocks: &[&Block]) -> u64 {
             let ends = blocks.iter().map(|block| {
                 let coordinate = &block.coordinates[at];
                 coordinate.base
-                    + coordinate.digits.iter().map(|d| d.count.saturating_sub(1) * d.weight).sum::<u64>()
+                    + coordinate.factors.iter().map(|d| d.count.saturating_sub(1) * d.weight).sum::<u64>()
                     + 1
             });
             ends.max().unwrap_or(1)
@@ -227,15 +236,15 @@ fn span_of(blocks: &[&Block]) -> u64 {
 }
 
 /// Copies of the same elements inside one tensor must be equal.
-fn repeats(tensor: usize, block: &Block, rule: &Span, plan: &mut Plan) {
+fn repeats(tensor: ExtentId, block: &Block, rule: &Span, plan: &mut Plan) {
     for (at, &(count, stride)) in block.repeats.iter().enumerate() {
         if count < 2 {
             continue;
         }
         // The repeats behind this one are at their first copy; those before it run.
-        let digits = block.coordinates.iter().flat_map(|coordinate| &coordinate.digits);
-        let others: Vec<(u64, u64)> = digits
-            .map(|digit| (digit.count, digit.stride))
+        let factors = block.coordinates.iter().flat_map(|coordinate| &coordinate.factors);
+        let others: Vec<(u64, u64)> = factors
+            .map(|factor| (factor.count, factor.stride))
             .chain(block.repeats[..at].iter().copied())
             .collect();
         let equal = std::iter::once((count - 1, 0, stride))
@@ -279,12 +288,16 @@ fn note_fillers(bound: &Bound, options: &BindOptions, plan: &mut Plan) {
                 }
             };
             let region = region_of(block);
-            plan.unused.push(Unused { source: source.tensor, region: region.clone(), reason });
+            plan.unused.push(Unused {
+                source: ExtentId::whole(source.tensor),
+                region: region.clone(),
+                reason,
+            });
             if block.content == Content::Padding && options.allows(Allow::NonzeroPadding) {
                 continue;
             }
             let rule = Some(source.rule.clone());
-            let check = Check::Zero { source: source.tensor, region };
+            let check = Check::Zero { source: ExtentId::whole(source.tensor), region };
             plan.requirements.push(Requirement { check, meaning, help: help.into(), rule });
         }
     }
@@ -302,8 +315,8 @@ fn copies(
     let tensor = &bound.sources[place.source];
     let stored = &catalog.tensors[tensor.tensor];
     let value = value_op(stored.dtype, tensor.affine, target.dtype, target.affine);
-    for meeting in meet_all(place.block, block) {
-        let mut loops: Vec<Loop> = meeting
+    for overlap in overlaps(place.block, block) {
+        let mut loops: Vec<Loop> = overlap
             .loops
             .iter()
             .map(|&(count, source_step, target_step)| Loop { count, source_step, target_step })
@@ -316,9 +329,9 @@ fn copies(
             }),
         );
         steps.push(Step::Copy(StridedCopy {
-            source: tensor.tensor,
-            source_offset: place.block.offset + meeting.first,
-            target_offset: block.offset + meeting.second,
+            source: ExtentId::whole(tensor.tensor),
+            source_offset: place.block.offset + overlap.first,
+            target_offset: block.offset + overlap.second,
             loops,
             value,
             again,
@@ -335,14 +348,14 @@ fn value_op(from: Dtype, stored: Affine, to: Dtype, wanted: Affine) -> ValueOp {
 }
 
 /// Returns what two blocks of one parameter share.
-fn meet_all(first: &Block, second: &Block) -> Vec<Meeting> {
-    let mut all = vec![Meeting::default()];
+fn overlaps(first: &Block, second: &Block) -> Vec<Overlap> {
+    let mut all = vec![Overlap::default()];
     for (a, b) in first.coordinates.iter().zip(&second.coordinates) {
-        let here = meet(a, b);
+        let here = overlap(a, b);
         all = all
             .iter()
             .flat_map(|outer| {
-                here.iter().map(move |inner| Meeting {
+                here.iter().map(move |inner| Overlap {
                     first: outer.first + inner.first,
                     second: outer.second + inner.second,
                     loops: outer.loops.iter().chain(&inner.loops).copied().collect(),
@@ -354,8 +367,8 @@ fn meet_all(first: &Block, second: &Block) -> Vec<Meeting> {
 }
 
 fn region_of(block: &Block) -> Region {
-    let digits = block.coordinates.iter().flat_map(|coordinate| &coordinate.digits);
-    let loops = digits.map(|digit| (digit.count, digit.stride)).chain(block.repeats.iter().copied());
+    let factors = block.coordinates.iter().flat_map(|coordinate| &coordinate.factors);
+    let loops = factors.map(|factor| (factor.count, factor.stride)).chain(block.repeats.iter().copied());
     Region::new(block.offset, loops.collect())
 }
 
@@ -371,7 +384,7 @@ fn pass_through(catalog: &Catalog, tensor: usize, key: &str, cast: Option<Dtype>
     let loops = stored.shape.iter().zip(&stored.strides).zip(targets);
     let loops = loops.map(|((&count, &source_step), target_step)| Loop { count, source_step, target_step });
     let copy = StridedCopy {
-        source: tensor,
+        source: ExtentId::whole(tensor),
         source_offset: 0,
         target_offset: 0,
         loops: loops.collect(),
@@ -389,8 +402,9 @@ fn pass_through(catalog: &Catalog, tensor: usize, key: &str, cast: Option<Dtype>
     }
 }
 
-/// Sorts and joins loops, turns elements that share bytes into bytes, and orders the targets as the sources lie.
+/// Clips to extents, sorts and joins loops, turns elements that share bytes into bytes, and orders the targets as the sources lie.
 fn finish(plan: &mut Plan, catalog: &Catalog, errors: &mut Collector) {
+    clip(plan, catalog, errors);
     for target in &mut plan.targets {
         for step in &mut target.steps {
             if let Step::Copy(copy) = step {
@@ -406,7 +420,7 @@ fn finish(plan: &mut Plan, catalog: &Catalog, errors: &mut Collector) {
         }
     }
     for unused in &mut plan.unused {
-        let stored = &catalog.tensors[unused.source];
+        let stored = &catalog.tensors[unused.source.tensor];
         if region_in_units(&mut unused.region, stored.dtype).is_err() {
             errors.push(cut_inside_block(&stored.key, stored.dtype, None));
         }
@@ -417,8 +431,13 @@ fn finish(plan: &mut Plan, catalog: &Catalog, errors: &mut Collector) {
     let position = |target: &TensorPlan| {
         let first = target.steps.iter().find_map(|step| match step {
             Step::Copy(copy) => {
-                let source = &catalog.tensors[copy.source];
-                Some((source.file, source.offset + copy.source_offset * unit(source.dtype)))
+                let place = catalog.place(copy.source);
+                match place.content {
+                    ExtentContent::Stored { file, offset } => {
+                        Some((file, offset + copy.source_offset * unit(place.dtype)))
+                    }
+                    ExtentContent::Fill(_) => None,
+                }
             }
             Step::Zero(_) => None,
         });

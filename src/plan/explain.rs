@@ -27,7 +27,7 @@ pub fn explain(plan: &Plan, catalog: &Catalog) -> Vec<String> {
             let (keys, sources) = by_name.entry(pattern(&target.key)).or_default();
             keys.push(&target.key);
             sources.extend(target.steps.iter().filter_map(|step| match step {
-                Step::Copy(copy) => Some(catalog.tensors[copy.source].key.as_str()),
+                Step::Copy(copy) => Some(catalog.tensors[copy.source.tensor].key.as_str()),
                 Step::Zero(_) => None,
             }));
         }
@@ -72,7 +72,7 @@ impl Action {
             action.converts += usize::from(copy.value != ValueOp::Bits);
             let inner = copy.loops.last().filter(|l| l.source_step == 1 && l.target_step == 1);
             action.run = action.run.min(inner.map_or(1, |l| l.count));
-            let source = &catalog.tensors[copy.source];
+            let source = &catalog.tensors[copy.source.tensor];
             action.whole |= copy.loops.len() <= 1
                 && copy.elements() * unit(source.dtype) == source.bytes()
                 && copy.elements() * target.unit() == target.bytes();

@@ -4,8 +4,9 @@
 //! written once, every element of every source tensor is used once, or is declared a repeat, a tie or dropped.
 
 mod build;
+mod clip;
 mod explain;
-mod meet;
+mod overlap;
 pub mod prove;
 mod units;
 
@@ -14,7 +15,7 @@ pub use explain::explain;
 pub use prove::prove;
 
 pub use crate::bind::Affine;
-use crate::catalog::row_major;
+use crate::catalog::{ExtentId, row_major};
 use crate::dtype::Dtype;
 use crate::span::Span;
 
@@ -47,8 +48,8 @@ pub struct Plan {
 /// Source elements that are not copied.
 #[derive(Clone, Debug)]
 pub struct Unused {
-    /// The source tensor.
-    pub source: usize,
+    /// The source tensor's extent.
+    pub source: ExtentId,
     /// Which of its elements.
     pub region: Region,
     /// Why.
@@ -113,13 +114,13 @@ pub enum Step {
 /// A strided copy between one source tensor and the target tensor.
 ///
 /// All offsets and steps count *units*: elements, or bytes for a type whose elements share bytes (the planner refuses a
-/// cut inside a block). The source's count from the first element of the source tensor as stored in its file. Loops come
+/// cut inside a block). The source's count from the first element of the extent as it is stored. Loops come
 /// outermost first, sorted by descending target step; each target step is at least the extent of the loops inside it, so
 /// the target positions of a copy ascend in loop order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StridedCopy {
-    /// The source tensor, an index into [`crate::catalog::Catalog::tensors`].
-    pub source: usize,
+    /// The source tensor and which of its extents.
+    pub source: ExtentId,
     /// Where the source is read first.
     pub source_offset: u64,
     /// Where the target is written first.
@@ -212,16 +213,16 @@ pub enum Check {
     /// Two regions of the source hold the same bits; loops are (count, first step, second step).
     Equal {
         /// The first source tensor and the offset in it.
-        first: (usize, u64),
+        first: (ExtentId, u64),
         /// The second source tensor and the offset in it.
-        second: (usize, u64),
+        second: (ExtentId, u64),
         /// The loops, outermost first.
         loops: Vec<(u64, u64, u64)>,
     },
     /// A region of a source tensor holds zeros (positive or negative).
     Zero {
-        /// The source tensor.
-        source: usize,
+        /// The source tensor's extent.
+        source: ExtentId,
         /// The region.
         region: Region,
     },

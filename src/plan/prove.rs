@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use smallvec::SmallVec;
 
 use super::{Plan, Region, Step, unit};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, ExtentId};
 use crate::diag::{Collector, Diagnostic, Errors, PlanCode};
 use crate::dtype::Dtype;
 
@@ -30,8 +30,15 @@ pub struct Proof {
 pub fn prove(plan: &Plan, catalog: &Catalog) -> Result<Proof, Errors> {
     let mut errors = Collector::default();
     let mut proof = Proof::default();
-    // Per source tensor; most are used by one step.
-    let mut used: Vec<SmallVec<[Region; 1]>> = vec![SmallVec::new(); catalog.tensors.len()];
+    // Per place: a whole tensor, and each extent of one that lies in several. Most are used by one step.
+    let mut starts = Vec::with_capacity(catalog.tensors.len());
+    let mut places = 0;
+    for stored in &catalog.tensors {
+        starts.push(places);
+        places += 1 + stored.extents.len();
+    }
+    let slot = |id: ExtentId| starts[id.tensor] + id.extent.map_or(0, |extent| extent + 1);
+    let mut used: Vec<SmallVec<[Region; 1]>> = vec![SmallVec::new(); places];
     for target in &plan.targets {
         let regions = target.steps.iter().map(|step| match step {
             Step::Copy(copy) => {
@@ -53,22 +60,37 @@ pub fn prove(plan: &Plan, catalog: &Catalog) -> Result<Proof, Errors> {
             // A target that repeats reads the same elements again.
             let loops =
                 copy.loops.iter().filter(|l| l.source_step > 0).map(|l| (l.count, l.source_step)).collect();
-            used[copy.source].push(Region::new(copy.source_offset, loops));
+            used[slot(copy.source)].push(Region::new(copy.source_offset, loops));
         }
     }
     for unused in &plan.unused {
         // What a stride of zero repeats is there once.
         let loops = unused.region.loops.iter().copied().filter(|(_, step)| *step > 0).collect();
-        used[unused.source].push(Region::new(unused.region.offset, loops));
+        used[slot(unused.source)].push(Region::new(unused.region.offset, loops));
     }
-    for (stored, used) in catalog.tensors.iter().zip(used) {
+    let mut used = used.into_iter();
+    for stored in &catalog.tensors {
         // What two steps read alike is used once.
-        let regions: Vec<Region> = match used.len() {
-            0 | 1 => used.into_vec(),
-            _ => used.into_iter().collect::<HashSet<Region>>().into_iter().collect(),
+        let mut next = || -> Vec<Region> {
+            let used = used.next().unwrap_or_default();
+            match used.len() {
+                0 | 1 => used.into_vec(),
+                _ => used.into_iter().collect::<HashSet<Region>>().into_iter().collect(),
+            }
         };
-        // A stored view is proved on its own elements, counted as they lie.
-        if tiles_shape(regions, stored.dtype, &stored.shape, &stored.strides) {
+        let whole = next();
+        let is_used_once = if stored.extents.is_empty() {
+            // A stored view is proved on its own elements, counted as they lie.
+            tiles_shape(whole, stored.dtype, &stored.shape, &stored.strides)
+        } else {
+            // Replicas are accounted for; of the others each element is read in one extent.
+            let parts: Vec<Vec<Region>> = stored.extents.iter().map(|_| next()).collect();
+            whole.is_empty()
+                && parts.into_iter().zip(&stored.extents).all(|(regions, extent)| {
+                    tiles_shape(regions, stored.dtype, &extent.lengths, &extent.strides)
+                })
+        };
+        if is_used_once {
             proof.sources += 1;
         } else {
             errors.push(fault("a source tensor is not used exactly once", &stored.key).file(&catalog.path));

@@ -64,15 +64,39 @@ pub(super) fn region_in_units(region: &mut Region, dtype: Dtype) -> Result<(), C
 pub(super) fn check_in_units(requirement: &mut Requirement, catalog: &Catalog, errors: &mut Collector) {
     let (source, failed) = match &mut requirement.check {
         Check::Zero { source, region } => {
-            let dtype = catalog.tensors[*source].dtype;
+            let dtype = catalog.tensors[source.tensor].dtype;
             (*source, region_in_units(region, dtype).is_err())
         }
-        Check::Equal { first, .. } => (first.0, catalog.tensors[first.0].dtype.byte_width().is_none()),
+        Check::Equal { first, second, loops } => {
+            let dtype = catalog.tensors[first.0.tensor].dtype;
+            (first.0, equal_in_units((&mut first.1, &mut second.1), loops, dtype).is_err())
+        }
     };
     if failed {
-        let stored = &catalog.tensors[source];
+        let stored = &catalog.tensors[source.tensor];
         errors.push(cut_inside_block(&stored.key, stored.dtype, requirement.rule.as_ref()));
     }
+}
+
+/// Elements that are neighbours on both sides are compared together.
+fn equal_in_units(
+    (first, second): (&mut u64, &mut u64),
+    loops: &mut [(u64, u64, u64)],
+    dtype: Dtype,
+) -> Result<(), Cut> {
+    if dtype.byte_width().is_some() {
+        return Ok(());
+    }
+    (*first, *second) = (in_bytes(*first, dtype)?, in_bytes(*second, dtype)?);
+    let run = loops.iter().position(|(_, a, b)| (*a, *b) == (1, 1)).ok_or(Cut)?;
+    for (at, (count, a, b)) in loops.iter_mut().enumerate() {
+        if at == run {
+            *count = in_bytes(*count, dtype)?;
+        } else {
+            (*a, *b) = (in_bytes(*a, dtype)?, in_bytes(*b, dtype)?);
+        }
+    }
+    Ok(())
 }
 
 fn in_bytes(elements: u64, dtype: Dtype) -> Result<u64, Cut> {
@@ -110,7 +134,7 @@ mod tests {
         let loops =
             loops.iter().map(|&(count, source_step, target_step)| Loop { count, source_step, target_step });
         let copy = StridedCopy {
-            source: 0,
+            source: crate::catalog::ExtentId::whole(0),
             source_offset: offsets.0,
             target_offset: offsets.1,
             loops: loops.collect(),
@@ -170,5 +194,18 @@ mod tests {
             text.contains("256 elements") && text.contains("Q4_K") && text.contains("144 bytes"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn equal_blocks_are_compared_whole() {
+        let equal = |at: (u64, u64), loops: &[(u64, u64, u64)]| {
+            let (mut at, mut loops) = (at, loops.to_vec());
+            equal_in_units((&mut at.0, &mut at.1), &mut loops, Dtype::Q8_0).map(|()| (at, loops))
+        };
+        // Rows of 96 against rows of 64: two blocks of each.
+        assert_eq!(equal((32, 0), &[(4, 96, 64), (64, 1, 1)]), Ok(((34, 0), vec![(4, 102, 68), (68, 1, 1)])));
+        assert_eq!(equal((16, 0), &[(4, 96, 64), (32, 1, 1)]), Err(Cut));
+        assert_eq!(equal((0, 0), &[(32, 1, 1), (4, 48, 64)]), Err(Cut));
+        assert_eq!(equal((0, 0), &[(4, 96, 64)]), Err(Cut));
     }
 }

@@ -75,7 +75,7 @@ pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration)
             for step in &target.steps {
                 if let Step::Copy(copy) = step {
                     exact &= copy.value == ValueOp::Bits;
-                    let key = catalog.tensors[copy.source].key.as_str();
+                    let key = catalog.tensors[copy.source.tensor].key.as_str();
                     if !sources.contains(&key) {
                         sources.push(key);
                     }
@@ -99,7 +99,7 @@ pub fn report(conversion: &Conversion<'_>, outcome: Outcome<'_>, time: Duration)
         .collect();
     let mut unused: HashMap<(&str, &str), u64> = HashMap::default();
     for part in &conversion.plan.unused {
-        let stored = &catalog.tensors[part.source];
+        let stored = &catalog.tensors[part.source.tensor];
         let units = part.region.loops.iter().map(|(count, _)| count).product::<u64>();
         // Units are bytes where elements share them.
         let (elements, bytes) = stored.dtype.block();

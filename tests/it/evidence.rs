@@ -38,7 +38,15 @@ fn store(dtype: Dtype, tensors: &BTreeMap<String, Grid>) -> Memory {
             _ => vec![grid.len() as u64, grid[0].len() as u64],
         };
         let strides = row_major(&shape);
-        metas.push(TensorMeta { key: key.clone(), dtype, shape, strides, file: 0, offset });
+        metas.push(TensorMeta {
+            key: key.clone(),
+            dtype,
+            shape,
+            strides,
+            file: 0,
+            offset,
+            extents: Vec::new(),
+        });
     }
     let files = vec![(PathBuf::from("memory"), data.len() as u64)];
     let catalog = Catalog::new("memory".into(), files, metas);

@@ -425,7 +425,15 @@ fn plain_models() -> Vec<Plain> {
         let tensors = model["tensors"].as_object().expect("tensors").iter().map(|(key, meta)| {
             let shape: Vec<u64> = serde_json::from_value(meta["shape"].clone()).expect("a shape");
             let dtype = Dtype::from_name(meta["dtype"].as_str().expect("a type")).expect("known");
-            TensorMeta { key: key.clone(), dtype, strides: row_major(&shape), shape, file: 0, offset: 0 }
+            TensorMeta {
+                key: key.clone(),
+                dtype,
+                strides: row_major(&shape),
+                shape,
+                file: 0,
+                offset: 0,
+                extents: Vec::new(),
+            }
         });
         let axes: BTreeMap<String, u64> = serde_json::from_value(model["axes"].clone()).unwrap_or_default();
         let config =

@@ -12,6 +12,7 @@ mod destination;
 mod draft;
 mod errors;
 mod evidence;
+mod extents;
 mod families;
 mod format_gguf;
 mod format_hdf5;

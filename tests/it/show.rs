@@ -126,7 +126,15 @@ fn models() -> Vec<Model> {
         let tensors = model["tensors"].as_object().expect("tensors").iter().map(|(key, meta)| {
             let shape: Vec<u64> = serde_json::from_value(meta["shape"].clone()).expect("a shape");
             let dtype = Dtype::from_name(meta["dtype"].as_str().expect("a type")).expect("known");
-            TensorMeta { key: key.clone(), dtype, strides: row_major(&shape), shape, file: 0, offset: 0 }
+            TensorMeta {
+                key: key.clone(),
+                dtype,
+                strides: row_major(&shape),
+                shape,
+                file: 0,
+                offset: 0,
+                extents: Vec::new(),
+            }
         });
         let mut at = 0;
         let tensors = tensors.map(|tensor| {
@@ -170,7 +178,7 @@ fn all_keep_order(copies: &[(&str, &StridedCopy)]) -> bool {
             };
             places = places.iter().flat_map(step).collect();
         }
-        tensors.entry((target, copy.source)).or_default().extend(places);
+        tensors.entry((target, copy.source.tensor)).or_default().extend(places);
     }
     tensors.into_values().all(|mut places| {
         places.sort_unstable();
@@ -206,7 +214,7 @@ fn the_words_agree_with_the_plans() {
                 let to = target.rules[made.reading.rule].template.to_string();
                 for step in &tensor.steps {
                     let Step::Copy(copy) = step else { continue };
-                    let from = bound.sources.iter().find(|from| from.tensor == copy.source);
+                    let from = bound.sources.iter().find(|from| from.tensor == copy.source.tensor);
                     let from = from.expect("a source with a rule").reading.rule;
                     let from = source.rules[from].template.to_string();
                     copies.entry((from, to.clone())).or_default().push((tensor.key.as_str(), copy));
@@ -241,7 +249,7 @@ fn the_words_agree_with_the_plans() {
                     let wide = |key: usize| {
                         model.catalog.tensors[key].shape.iter().filter(|size| **size > 1).count() > 1
                     };
-                    if copies.iter().any(|(_, copy)| wide(copy.source)) && all_keep_order(&copies) {
+                    if copies.iter().any(|(_, copy)| wide(copy.source.tensor)) && all_keep_order(&copies) {
                         wrong.insert(format!("{way}: {from} → {to} keeps the order: {told:?}"));
                     }
                 }

@@ -7,13 +7,13 @@ use globset::{Glob, GlobSet};
 use proptest::prelude::*;
 use qkvconv::bind::{Allow, BindOptions, Tied, bind};
 use qkvconv::catalog::{Catalog, TensorMeta};
-use qkvconv::convert::{Companions, Conversion, ConvertOptions, Verify};
+use qkvconv::convert::{Attention, Companions, Conversion, ConvertOptions, Verify};
 use qkvconv::diag::Errors;
 use qkvconv::dtype::Dtype;
 use qkvconv::exec::Limits;
 use qkvconv::exec::publish::{Destination, PublishOptions};
-use qkvconv::format::Format;
 use qkvconv::format::output::{OutputOptions, OutputTensor, lay_out};
+use qkvconv::format::{Format, Reader};
 use qkvconv::mapping::select::select;
 use qkvconv::plan::{build, prove};
 use serde_json::json;
@@ -21,17 +21,17 @@ use serde_json::json;
 use crate::kit::{self, Folder, Memory, Nobody, Tensor, Tensors, read, width, write};
 
 /// Numbers from a seed.
-struct Choices(u64);
+pub(crate) struct Choices(pub(crate) u64);
 
 impl Choices {
-    fn below(&mut self, count: u64) -> u64 {
+    pub(crate) fn below(&mut self, count: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % count
     }
 }
 
 /// Returns the index of an element, given its number row by row.
-fn index(shape: &[u64], mut number: u64) -> Vec<u64> {
+pub(crate) fn index(shape: &[u64], mut number: u64) -> Vec<u64> {
     let mut index: Vec<u64> = shape
         .iter()
         .rev()
@@ -92,31 +92,40 @@ fn stored(tensors: &Tensors, path: &Path, choices: &mut Choices) -> Memory {
         }
         let dtype = Dtype::from_name(&tensor.dtype).expect("a type");
         let (key, shape) = (key.clone(), tensor.shape.clone());
-        metas.push(TensorMeta { key, dtype, shape, strides, file: 0, offset: offset as u64 });
+        metas.push(TensorMeta {
+            key,
+            dtype,
+            shape,
+            strides,
+            file: 0,
+            offset: offset as u64,
+            extents: Vec::new(),
+        });
     }
     let files = vec![(path.to_owned(), bytes.len() as u64)];
     Memory { format: Format::PyTorch, catalog: Catalog::new(path.to_owned(), files, metas), bytes }
 }
 
-/// Converts a checkpoint in memory, with every check.
-fn convert(
+/// Converts a checkpoint in memory, with every check; returns what was computed.
+pub(crate) fn convert(
     (from, to): (&str, &str),
-    source: Memory,
+    reader: Box<dyn Reader>,
     destination: &Path,
     options: &BindOptions,
-) -> Result<(), Errors> {
+) -> Result<Attention, Errors> {
+    let source = reader.catalog();
     let selection = select(&format!("attention/{from}"), &format!("attention/{to}"), &[])?;
-    let bound = bind(selection.mapping(), selection.source(), selection.target(), &source.catalog, options)?;
-    let plan = build(&bound, &source.catalog, options)?;
-    let proof = prove(&plan, &source.catalog)?;
+    let bound = bind(selection.mapping(), selection.source(), selection.target(), source, options)?;
+    let plan = build(&bound, source, options)?;
+    let proof = prove(&plan, source)?;
     let tensors: Vec<OutputTensor<'_>> = plan
         .targets
         .iter()
         .map(|target| OutputTensor { key: &target.key, dtype: target.dtype, shape: &target.shape })
         .collect();
     let output = OutputOptions { format: Format::Safetensors, max_shard_size: None, template: None };
-    let layout = lay_out(&tensors, &source.catalog.metadata, &output)?;
-    let (reader, companions) = (Box::new(source), Companions::default());
+    let layout = lay_out(&tensors, &source.metadata, &output)?;
+    let companions = Companions::default();
     let (selection, warnings) = (&selection, Vec::new());
     let (trust_layout, resume) = (true, false);
     let conversion = Conversion {
@@ -137,14 +146,12 @@ fn convert(
     let limits = Limits::default().threads(2);
     let done = conversion.run(&destination, publish, Verify::Full, &limits, &Nobody)?;
     done.verdict()?;
-    let attention = done.checked.and_then(|checked| checked.attention).expect("computed");
-    assert!(attention.modules > 0 && attention.random_modules > 0, "{:?}", attention.abstained);
-    Ok(())
+    Ok(done.checked.and_then(|checked| checked.attention).expect("computed"))
 }
 
 /// A module of six query heads for two key heads, 4 and 5 wide, of input 7 and output 9. Where `flat`, a weight or bias
 /// repeats along some of its dimensions.
-fn model(choices: &mut Choices, flat: bool) -> Tensors {
+pub(crate) fn model(choices: &mut Choices, flat: bool) -> Tensors {
     let mut tensors = Tensors::new();
     let shapes: &[(&str, &[u64])] = &[
         ("a.q_proj.weight", &[24, 7]),
@@ -174,10 +181,10 @@ fn model(choices: &mut Choices, flat: bool) -> Tensors {
     tensors
 }
 
-const LAYOUTS: [&str; 8] =
+pub(crate) const LAYOUTS: [&str; 8] =
     ["separate", "pytorch-fused", "conv1d", "flax", "per-head", "transformer-lens", "megatron", "llama-meta"];
 
-fn options(dtype: Option<Dtype>) -> BindOptions {
+pub(crate) fn options(dtype: Option<Dtype>) -> BindOptions {
     let axes = [("h", 6), ("g", 2), ("d", 4), ("dv", 5), ("u", 0)];
     let glob = Glob::new("dropped").expect("a pattern");
     BindOptions::default()
@@ -211,8 +218,10 @@ proptest! {
         plain((from, to), "source.safetensors", "expected.safetensors", options(dtype)).expect("converts");
         let source = stored(&read(&folder.join("source.safetensors")), &folder.join("source.safetensors"), &mut choices);
         let strides: Vec<_> = source.catalog.tensors.iter().map(|t| (t.key.clone(), t.strides.clone())).collect();
-        let result = convert((from, to), source, &folder.join("found.safetensors"), &options(dtype));
+        let result = convert((from, to), Box::new(source), &folder.join("found.safetensors"), &options(dtype));
         prop_assert!(result.is_ok(), "{} to {}: {}\n{:?}", from, to, result.unwrap_err(), strides);
+        let attention = result.expect("converts");
+        prop_assert!(attention.modules > 0 && attention.random_modules > 0, "{:?}", attention.abstained);
         prop_assert_eq!(read(&folder.join("found.safetensors")), read(&folder.join("expected.safetensors")), "{:?}", strides);
     }
 }

@@ -87,7 +87,15 @@ pub(in crate::format) fn read(
         };
         let strides = row_major(&tensor.shape);
         let Placed { key, shape, .. } = tensor;
-        part.tensors.push(TensorMeta { key, dtype, shape, strides, file: store, offset });
+        part.tensors.push(TensorMeta {
+            key,
+            dtype,
+            shape,
+            strides,
+            file: store,
+            offset,
+            extents: Vec::new(),
+        });
     }
     if !spool.is_empty() {
         part.add_store(Arc::new(spool));

@@ -145,7 +145,15 @@ fn tensor_of(
             }))?
         }
     };
-    Some(TensorMeta { key: key.to_owned(), dtype, strides: row_major(&shape), shape, file, offset })
+    Some(TensorMeta {
+        key: key.to_owned(),
+        dtype,
+        strides: row_major(&shape),
+        shape,
+        file,
+        offset,
+        extents: Vec::new(),
+    })
 }
 
 /// Writes a dataset's elements, so many rows at a time.

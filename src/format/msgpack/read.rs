@@ -47,7 +47,15 @@ pub(in crate::format) fn read(
         };
         let strides = row_major(&array.shape);
         let (dtype, shape) = (array.dtype, array.shape);
-        part.tensors.push(TensorMeta { key, dtype, shape, strides, file: store, offset });
+        part.tensors.push(TensorMeta {
+            key,
+            dtype,
+            shape,
+            strides,
+            file: store,
+            offset,
+            extents: Vec::new(),
+        });
     }
     if part.tensors.iter().any(|tensor| tensor.file == joined) {
         part.add_store(Arc::new(pieces));

@@ -185,7 +185,15 @@ fn take(part: &mut Part, arrays: Vec<(String, Found)>, options: &OpenOptions, ou
                     Some(offset) => (0, offset),
                     None => (spooled, spool.push(length, decode(&file, array, swapped))),
                 };
-                part.tensors.push(TensorMeta { key, dtype, shape, strides, file: store, offset });
+                part.tensors.push(TensorMeta {
+                    key,
+                    dtype,
+                    shape,
+                    strides,
+                    file: store,
+                    offset,
+                    extents: Vec::new(),
+                });
             }
             Err(diagnostic) => part.refuse(key, *diagnostic, out),
         }

@@ -110,7 +110,7 @@ fn tensors(
                 // One array under two names is one.
                 let offset = *places.entry(id).or_insert_with(|| arrays.push(length, decode));
                 let (key, shape) = (key.clone(), array.shape);
-                Ok(TensorMeta { key, dtype, shape, strides, file: ARRAYS, offset })
+                Ok(TensorMeta { key, dtype, shape, strides, file: ARRAYS, offset, extents: Vec::new() })
             }
             Described::Array(..) => Err(Diagnostic::error(FormatCode::BadTensor, "it is no array")),
         });

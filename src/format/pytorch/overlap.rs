@@ -159,6 +159,7 @@ mod tests {
             strides,
             file: 0,
             offset: offset * 4,
+            extents: Vec::new(),
         })
         .expect("has elements")
     }

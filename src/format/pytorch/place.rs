@@ -85,6 +85,7 @@ pub(super) fn place(key: &str, raw: Raw, storages: &mut dyn Storages) -> Result<
         strides,
         file: place.store,
         offset: place.start + inside,
+        extents: Vec::new(),
     })
 }
 

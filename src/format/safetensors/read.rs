@@ -52,6 +52,7 @@ pub(in crate::format) fn read(file: &Arc<OpenFile>, out: &mut Collector) -> Resu
         shape: entry.shape,
         file: 0,
         offset: data_start + entry.begin,
+        extents: Vec::new(),
     }));
     Ok(part)
 }

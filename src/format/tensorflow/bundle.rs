@@ -378,7 +378,15 @@ fn place(part: &mut Part, mut tensors: Vec<Tensor>, files: &BTreeMap<i32, Arc<Op
             let begins: Vec<u64> = cells.iter().filter_map(|place| push(&mut joined, place)).collect();
             (at_joined, begins.first().copied().unwrap_or_default())
         };
-        part.tensors.push(TensorMeta { strides: row_major(&shape), key, dtype, shape, file, offset });
+        part.tensors.push(TensorMeta {
+            strides: row_major(&shape),
+            key,
+            dtype,
+            shape,
+            file,
+            offset,
+            extents: Vec::new(),
+        });
     }
     part.files.extend(files.values().cloned());
     let stores = whole.into_iter().map(|store| Arc::new(store) as Arc<dyn Store>);

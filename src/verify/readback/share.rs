@@ -107,7 +107,15 @@ mod tests {
 
     fn tensor(shape: &[u64]) -> TensorMeta {
         let strides = crate::catalog::row_major(shape);
-        TensorMeta { key: "w".into(), dtype: Dtype::BF16, shape: shape.to_vec(), strides, file: 0, offset: 0 }
+        TensorMeta {
+            key: "w".into(),
+            dtype: Dtype::BF16,
+            shape: shape.to_vec(),
+            strides,
+            file: 0,
+            offset: 0,
+            extents: Vec::new(),
+        }
     }
 
     #[test]
