@@ -399,6 +399,15 @@ fn mutated(family: &Value, layout: &str, key: &str, mutation: Mutation) -> Optio
     Some(mutant)
 }
 
+/// The rules of a table with whole names.
+fn whole_names(prefix: &str, tensors: &Value) -> Vec<(String, Value)> {
+    let each = |(name, value): (&String, &Value)| match value {
+        Value::Object(_) if name.ends_with(['.', '/', ':']) => whole_names(&format!("{prefix}{name}"), value),
+        _ => vec![(format!("{prefix}{name}"), value.clone())],
+    };
+    tensors.as_object().into_iter().flatten().flat_map(each).collect()
+}
+
 /// Mutants that change nothing: the query heads of a key/value head are one alone, so that their order is none.
 const EQUAL: &[&str] = &["gptj/codegen transformer.h.{l}.attn.qkv_proj.weight SwapAxes"];
 
@@ -421,13 +430,21 @@ fn mutants_of_attention_are_caught() {
     ];
     let mut mutants = Vec::new();
     for name in FAMILIES {
-        let family: Value = serde_json::from_str(&builtin_text(name)).expect("JSON");
+        let mut family: Value = serde_json::from_str(&builtin_text(name)).expect("JSON");
+        for entry in family["layouts"].as_object_mut().expect("a map").values_mut() {
+            if let Some(tensors) = entry.get_mut("tensors") {
+                *tensors = whole_names("", tensors).into_iter().collect::<serde_json::Map<_, _>>().into();
+            }
+        }
+        let read = qkvconv::mapping::builtin::family(name).expect("a built-in family");
         let layouts = family["layouts"].as_object().expect("a map");
         for (layout, entry) in layouts.iter().filter(|(_, entry)| entry.get("forward").is_some()).take(3) {
-            let forward = entry["forward"].to_string();
+            let forwards = read.layouts[layout].forwards.values();
+            let products = forwards.flat_map(|f| f.products.iter().map(|p| &p.projection).chain(&f.out));
+            let weights: Vec<String> = products.map(|product| product.weight.to_string()).collect();
             let rules: Vec<&String> =
                 entry["tensors"].as_object().into_iter().flatten().map(|(key, _)| key).collect();
-            let of_attention = |key: &&&String| forward.contains(&format!("\"weight\":\"{key}\""));
+            let of_attention = |key: &&&String| weights.contains(key);
             for mutation in MUTATIONS {
                 let applied =
                     |key: &&String| Some(((*key).clone(), mutated(&family, layout, key, mutation)?));
