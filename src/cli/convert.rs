@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use indicatif::{BinaryBytes, HumanBytes};
-use qkvconv::convert::{Checked, Conversion, Done};
+use qkvconv::convert::{Checked, Conversion, Done, check_ending};
 use qkvconv::diag::{Code, Collector, Diagnostic, Errors, PublishCode};
 use qkvconv::evidence::Evidence;
 use qkvconv::exec::Rounded;
@@ -103,6 +103,7 @@ fn convert(
 ) -> Result<Verdict, Errors> {
     let start = Instant::now();
     let selection = select_layouts(ui, &args.layouts, source)?;
+    check_ending(selection.target(), destination)?;
     let options = resolve(&args.layouts)?
         .format(args.format.map(|format| format.0))
         .max_shard_size(args.max_shard_size)

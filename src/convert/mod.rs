@@ -15,6 +15,7 @@ pub use attention::Attention;
 use attention::Computation;
 pub use companions::Companions;
 pub use config::WrittenConfig;
+pub use options::check_ending;
 pub use verification::{Verification, VerifyOptions};
 
 use std::collections::BTreeMap;
@@ -249,7 +250,8 @@ impl<'a> Conversion<'a> {
         let some = if bound.left.is_empty() { Vec::new() } else { fold_keys(bound.converted_modules()) };
         let identity = Identity::new(&mapping.family, target, &mapping.hash, &bound.sizes).only(some);
         identity.write(&mut metadata);
-        let format = options.format.or_else(|| named_format(&plan)).unwrap_or_default();
+        let file = selection.target().file.as_deref();
+        let format = options.output_format(file, named_format(&plan));
         if selection.target().is_file_set() {
             // From here on names are those of the files that are written.
             bound.targets.iter_mut().for_each(|target| target.key = in_file_of(format, &target.key));
@@ -262,7 +264,8 @@ impl<'a> Conversion<'a> {
             .collect();
         let output = OutputOptions {
             format,
-            max_shard_size: options.max_shard_size,
+            name: options.output_name(file, format),
+            max_shard_size: options.output_shard_size(file, format),
             // What a file of the same format says beside its tensors goes along.
             template: options
                 .template
@@ -342,6 +345,7 @@ impl<'a> Conversion<'a> {
         progress: &dyn Progress,
     ) -> Result<Done, Errors> {
         options::check_resume(self.resume, destination)?;
+        check_ending(self.selection.target(), destination)?;
         let evidence = match verify {
             Verify::None => None,
             _ => self.weigh(limits.threads, progress)?,

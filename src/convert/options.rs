@@ -8,6 +8,7 @@ use crate::catalog::Catalog;
 use crate::diag::{Diagnostic, Errors, UsageCode};
 use crate::exec::publish::Destination;
 use crate::format::{Format, OpenOptions};
+use crate::mapping::Layout;
 use crate::provenance::Provenance;
 
 /// The most bytes in a shard where nothing else is said, as huggingface_hub has it
@@ -82,7 +83,8 @@ impl ConvertOptions {
     }
 
     /// Fills in what follows from the destination and was not set, as the command line does: a file's format from its
-    /// ending; into a folder shards of 5 GB, where the format has an index, and the files beside the source.
+    /// ending; into a folder the files beside the source go too, and the target's framework says by which name it looks
+    /// for the weights there, in shards of 5 GB where it is the one that has an index.
     ///
     /// # Errors
     /// Returns `usage/resume` where a single file is to be resumed, and `usage/destination` for a name that says another
@@ -94,7 +96,7 @@ impl ConvertOptions {
     /// let file = ConvertOptions::default().for_destination(&Destination::resolve("out.npz".as_ref()))?;
     /// assert_eq!((file.format, file.max_shard_size), (Some(Format::Npz), None));
     /// let folder = ConvertOptions::default().for_destination(&Destination::resolve("out".as_ref()))?;
-    /// assert_eq!((folder.companions, folder.max_shard_size), (true, Some(5_000_000_000)));
+    /// assert_eq!((folder.companions, folder.format), (true, None));
     /// # Ok::<(), qkvconv::Errors>(())
     /// ```
     pub fn for_destination(mut self, destination: &Destination) -> Result<ConvertOptions, Errors> {
@@ -107,13 +109,32 @@ impl ConvertOptions {
             }
             Destination::Folder(_) => {
                 self.companions = true;
-                // What cannot be cut, or whose parts no index holds together, is whole where nobody asks for shards.
-                if self.format.is_none_or(Format::has_index) {
-                    self.max_shard_size = self.max_shard_size.or(Some(SHARD_SIZE));
-                }
             }
         }
         Ok(self)
+    }
+
+    /// Returns the format of the output: the one that is asked for, else the one that the layout's names of files say
+    /// (`of_set`), else in a folder that of the file in which the target's framework looks for weights.
+    pub(super) fn output_format(&self, file: Option<&str>, of_set: Option<Format>) -> Format {
+        let own = || file.filter(|_| self.companions).and_then(|file| Format::of_ending(Path::new(file)));
+        self.format.or(of_set).or_else(own).unwrap_or_default()
+    }
+
+    /// Returns the name of the file in which the target's framework looks for weights, where it is of the format.
+    pub(super) fn output_name(&self, file: Option<&str>, format: Format) -> Option<String> {
+        let file = file.filter(|file| self.companions && Format::of_ending(Path::new(file)) == Some(format));
+        file.map(str::to_owned)
+    }
+
+    /// Returns the most bytes of tensors in one file. What cannot be cut, whose parts no index holds together, or whose
+    /// framework looks for a file of its own is whole where nobody asks for shards.
+    pub(super) fn output_shard_size(&self, file: Option<&str>, format: Format) -> Option<u64> {
+        let is_usual = file.is_none_or(|file| {
+            self.output_name(Some(file), format).is_none() || file == format.single_name()
+        });
+        let cut = self.companions && format.has_index() && is_usual;
+        self.max_shard_size.or(cut.then_some(SHARD_SIZE))
     }
 
     /// Returns what a checkpoint says of itself: what `bind` tells, else the config that the caller names, else those
@@ -173,6 +194,25 @@ fn check_name(format: Option<Format>, destination: &Destination) -> Result<(), E
             Err(error(message).help(help).into())
         }
     }
+}
+
+/// Makes sure that a file's name does not say the format of the target's framework where the file is of another: `.ckpt`
+/// is a pickle of PyTorch, and the prefix of a TensorFlow checkpoint.
+///
+/// # Errors
+/// Returns `usage/destination`.
+pub fn check_ending(layout: &Layout, destination: &Destination) -> Result<(), Errors> {
+    let Destination::File(path) = destination else { return Ok(()) };
+    let framework = layout.file.as_deref().and_then(|file| Format::of_ending(Path::new(file)));
+    if framework != Some(Format::TensorFlow) || path.extension().is_none_or(|ending| ending != "ckpt") {
+        return Ok(());
+    }
+    let message = format!(
+        "`.ckpt` would be a pickle of PyTorch, and the layout `{}` is that of a TensorFlow checkpoint, which is called so too",
+        layout.name
+    );
+    let help = "name a folder for a TensorFlow checkpoint, or end the name in `.pt` for a pickle";
+    Err(Diagnostic::error(UsageCode::Destination, message).file(path).help(help).into())
 }
 
 /// Returns what a name ends in where that looks like the ending of a file: a letter first, so that the version in

@@ -333,6 +333,7 @@ codes! {
         Extends = "extends": Failed,
         Families = "families": Failed,
         Family = "family": Failed,
+        File = "file": Failed,
         Format = "format": Failed,
         Formula = "formula": Failed,
         Forward = "forward": Failed,

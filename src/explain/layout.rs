@@ -219,6 +219,9 @@ fn axes(mapping: &Mapping, layout: &Layout) -> Vec<String> {
 /// Tells what else the mapping says of a layout.
 fn rest(layout: &Layout) -> Vec<String> {
     let mut lines = Vec::new();
+    if let Some(file) = &layout.file {
+        lines.push(format!("a folder holds it as {file}"));
+    }
     if let Some(file) = &layout.config_file {
         lines.push(format!("config file: {file}"));
     }

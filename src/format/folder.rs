@@ -19,7 +19,7 @@ const MOST_ENTRIES: usize = 100_000;
 /// `_get_resolved_checkpoint_files`): one file before an index, safetensors before all others.
 fn usual_names() -> impl Iterator<Item = String> {
     let formats = Format::ALL.iter().filter(|format| format.has_index());
-    formats.flat_map(|format| [format.single_name().to_owned(), index_name(*format)])
+    formats.flat_map(|format| [format.single_name().to_owned(), index_name(format.single_name())])
 }
 
 /// Returns the checkpoint of a format that keeps its data in several files, where the folder holds one.

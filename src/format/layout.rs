@@ -106,6 +106,8 @@ pub struct Placement {
 pub struct OutputLayout {
     /// The format of the files.
     pub format: Format,
+    /// The name of a checkpoint of one file, from which those of shards and of an index follow.
+    pub single_name: String,
     /// The files that hold tensors, at least one.
     pub files: Vec<OutputFile>,
     /// The index; there is one where there are several files of a format that has one.
@@ -148,6 +150,8 @@ pub(super) struct FileContents<'a> {
     pub(super) tensors: &'a [OutputTensor<'a>],
     /// Their sizes in bytes.
     pub(super) sizes: &'a [u64],
+    /// The name of a checkpoint of one file.
+    pub(super) single_name: &'a str,
     /// What the checkpoint says of itself.
     pub(super) metadata: &'a BTreeMap<String, String>,
     /// A file of the format whose other content is taken over (`--template`).

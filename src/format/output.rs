@@ -24,6 +24,9 @@ pub use super::layout::{
 pub struct OutputOptions {
     /// The format of its files.
     pub format: Format,
+    /// The name of a checkpoint of one file, where it is not the usual one of the format (`consolidated.00.pth`); it ends as
+    /// files of the format do.
+    pub name: Option<String>,
     /// The most bytes of tensor data in one file; `None` for one file whatever its size.
     pub max_shard_size: Option<u64>,
     /// A file of that format whose other content is taken over: the metadata of a GGUF file (`--template`).
@@ -48,6 +51,7 @@ pub fn lay_out(
     let format = options.format;
     let spec = format.spec();
     let Some(write) = spec.write else { return Err(not_written(format)) };
+    let single = options.name.as_deref().unwrap_or(format.single_name());
     let shards = cut(&sizes, options.max_shard_size.unwrap_or(u64::MAX));
     let count = shards.len();
     if count > 1 && !format.has_shards() {
@@ -69,12 +73,13 @@ pub fn lay_out(
     let mut placements = vec![Placement { file: 0, offset: 0 }; tensors.len()];
     let mut beside = None;
     for (file, shard) in shards.into_iter().enumerate() {
-        let name = if count == 1 { format.single_name().to_owned() } else { shard_name(format, file, count) };
+        let name = if count == 1 { single.to_owned() } else { shard_name(single, file, count) };
         let (own, sizes) = (&tensors[shard.clone()], &sizes[shard.clone()]);
         let split = matches!(spec.shards, Shards::Numbered(_)) && count > 1;
         let contents = FileContents {
             tensors: own,
             sizes,
+            single_name: single,
             metadata,
             template: options.template.as_deref(),
             split: split.then_some(Split {
@@ -103,9 +108,18 @@ pub fn lay_out(
     let has_index = count > 1 && format.has_index();
     let (mut index, pointer) = beside.unzip();
     if has_index {
-        index = Some(self::index(format, tensors, &placements, &files, total)?);
+        index = Some(self::index(single, tensors, &placements, &files, total)?);
     }
-    Ok(OutputLayout { format, files, index, placements, companions: pointer.into_iter().collect(), warnings })
+    let single_name = single.to_owned();
+    Ok(OutputLayout {
+        format,
+        single_name,
+        files,
+        index,
+        placements,
+        companions: pointer.into_iter().collect(),
+        warnings,
+    })
 }
 
 /// Lays out one array as a NumPy file of its own (`.npy`).
@@ -119,6 +133,7 @@ pub fn lay_out_array(tensor: &OutputTensor<'_>) -> Result<OutputLayout, Errors> 
     let (array, warnings) = out.finish(array)?;
     let mut layout = OutputLayout {
         format: Format::Npy,
+        single_name: Format::Npy.single_name().to_owned(),
         files: Vec::new(),
         index: None,
         placements: Vec::new(),
@@ -162,6 +177,7 @@ pub fn lay_out_set(
     let placements = vec![empty; tensors.len()];
     let mut all = OutputLayout {
         format,
+        single_name: format.single_name().to_owned(),
         files: Vec::new(),
         index: None,
         placements,
@@ -300,7 +316,7 @@ fn cut(sizes: &[u64], max_shard_size: u64) -> Vec<Range<usize>> {
 }
 
 fn index(
-    format: Format,
+    single: &str,
     tensors: &[OutputTensor<'_>],
     placements: &[Placement],
     files: &[OutputFile],
@@ -309,7 +325,7 @@ fn index(
     let weight_map =
         tensors.iter().zip(placements).map(|(t, place)| (t.key, files[place.file].name.as_str()));
     let bytes = index_bytes(total, weight_map.collect()).map_err(|error| no_json("the index", &error))?;
-    Ok(OutputIndex { name: index_name(format), bytes, ..OutputIndex::default() })
+    Ok(OutputIndex { name: index_name(single), bytes, ..OutputIndex::default() })
 }
 
 #[cfg(test)]
@@ -327,7 +343,8 @@ mod tests {
         metadata: &BTreeMap<String, String>,
         max_shard_size: Option<u64>,
     ) -> Result<OutputLayout, Errors> {
-        let options = OutputOptions { format: Format::Safetensors, max_shard_size, template: None };
+        let options =
+            OutputOptions { format: Format::Safetensors, name: None, max_shard_size, template: None };
         lay_out(tensors, metadata, &options)
     }
 

@@ -51,6 +51,7 @@ pub(super) fn canonical(mapping: &Mapping, layout: &Layout) -> Layout {
         rules: held.filter_map(rule).collect(),
         config: IndexMap::new(),
         settings: IndexMap::new(),
+        file: None,
         config_file: None,
         defaults: IndexMap::new(),
         ignore: Vec::new(),

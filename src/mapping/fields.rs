@@ -179,6 +179,12 @@ pub(super) const LAYOUT: Object = Object {
         ),
         super::setting::FIELD,
         removable(
+            "file",
+            "The file in which the framework looks for the weights in a folder, `tf_model.h5`; its ending says the format. Without it a folder gets `model.safetensors`.",
+            Value::Pattern(&super::pattern::FILE),
+            "\"tf_model.h5\"",
+        ),
+        removable(
             "config_file",
             "The name of the framework's config file, where it is not `config.json`; `none` where the files of weights say it themselves.",
             Value::Pattern(&super::pattern::CONFIG_FILE),

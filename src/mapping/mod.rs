@@ -181,6 +181,8 @@ pub struct Layout {
     pub config: IndexMap<String, ConfigEntry>,
     /// What a config file says beside sizes, by names that the family's layouts share.
     pub settings: IndexMap<String, Setting>,
+    /// The file in which the framework looks for the weights in a folder, where it says one.
+    pub file: Option<String>,
     /// The name of the config file, where it is not `config.json`.
     pub config_file: Option<String>,
     /// Sizes that the framework fixes, used where nothing else tells them.

@@ -99,6 +99,14 @@ pub(super) const CONFIG_FILE: Pattern = Pattern {
     regex: || r"^(none|[^./\\][^/\\]*\.json)$".into(),
 };
 
+/// The name of a file of weights.
+pub(super) const FILE: Pattern = Pattern {
+    name: "file",
+    about: "A name with an ending, without a folder.",
+    wrong: "write a name with its ending, without a folder: `tf_model.h5`",
+    regex: || r"^[^./\\][^/\\]*\.[a-z0-9]+$".into(),
+};
+
 /// How a weight is applied.
 pub(super) const APPLIED: Pattern = Pattern {
     name: "apply",
@@ -134,6 +142,7 @@ pub(super) const ALL: &[&Pattern] = &[
     &FORMULA,
     &TEMPLATE,
     &CONFIG_FILE,
+    &FILE,
     &APPLIED,
     &CUTS,
     &ORDER,

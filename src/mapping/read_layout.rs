@@ -24,6 +24,7 @@ pub(super) fn layout(name: &str, span: &Span, value: &Json, errors: &mut Collect
         rules: Vec::new(),
         config: IndexMap::new(),
         settings: IndexMap::new(),
+        file: fields.get("file").and_then(|name| weights_file(name, errors)),
         config_file: fields.get("config_file").and_then(|name| config_file(name, errors)),
         defaults: IndexMap::new(),
         ignore: Vec::new(),
@@ -105,6 +106,23 @@ fn computed(name: Text<'_>, value: &Json, errors: &mut Collector) -> Option<Comp
 /// Returns the segments of a path that is written with dots.
 fn path(text: &str) -> Vec<String> {
     text.split('.').filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
+}
+
+/// Reads the name of a file of weights.
+fn weights_file(name: &Json, errors: &mut Collector) -> Option<String> {
+    let text = name.string(errors)?;
+    let ending = text.rsplit_once('.').map_or("", |(_, ending)| ending);
+    let is_ending =
+        !ending.is_empty() && ending.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    if is_ending && !text.contains(['/', '\\']) && !text.starts_with('.') {
+        return Some(text.to_owned());
+    }
+    let error = Diagnostic::error(MappingCode::File, format!("`{text}` is no name of a file of weights"));
+    let error = error.rule(&name.span).expected("a name with an ending, without a folder");
+    errors.push(
+        error.found(format!("`{text}`")).help("write the name that the framework looks for, `tf_model.h5`"),
+    );
+    None
 }
 
 /// Reads the name of a config file; it stands beside the weights and nowhere else.

@@ -129,7 +129,7 @@ fn a_built_in_layout_has_its_frameworks_config() {
     let folder = Folder::new();
     let pair = format!("{}/tests/oracles/18_hf_llama_to_meta_llama", env!("CARGO_MANIFEST_DIR"));
     let run = folder.run(&["--from", "llama/hf", "--to", "llama/meta", &format!("{pair}/src"), "out"]).ok();
-    assert_eq!(names(&folder.join("out")), ["generation_config.json", "model.safetensors", "params.json"]);
+    assert_eq!(names(&folder.join("out")), ["consolidated.00.pth", "generation_config.json", "params.json"]);
     let read = |path: &std::path::Path| -> Value {
         serde_json::from_slice(&std::fs::read(path).expect("readable")).expect("JSON")
     };

@@ -151,7 +151,7 @@ fn rewrite(reader: &dyn Reader, metadata: &BTreeMap<String, String>, to: &Path) 
         .iter()
         .map(|tensor| OutputTensor { key: &tensor.key, dtype: tensor.dtype, shape: &tensor.shape })
         .collect();
-    let options = OutputOptions { format: Format::Hdf5, max_shard_size: None, template: None };
+    let options = OutputOptions { format: Format::Hdf5, name: None, max_shard_size: None, template: None };
     let layout = lay_out(&outputs, metadata, &options).unwrap_or_else(|errors| panic!("{errors}"));
     let file = &layout.files[0];
     let mut all = vec![0; file.size as usize];

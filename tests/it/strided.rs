@@ -123,7 +123,8 @@ pub(crate) fn convert(
         .iter()
         .map(|target| OutputTensor { key: &target.key, dtype: target.dtype, shape: &target.shape })
         .collect();
-    let output = OutputOptions { format: Format::Safetensors, max_shard_size: None, template: None };
+    let output =
+        OutputOptions { format: Format::Safetensors, name: None, max_shard_size: None, template: None };
     let layout = lay_out(&tensors, &source.metadata, &output)?;
     let companions = Companions::default();
     let (selection, warnings) = (&selection, Vec::new());

@@ -11,7 +11,7 @@ use crate::format::names::index_name;
 use crate::format::output::OutputLayout;
 use crate::format::pieces::is_shard_of;
 use crate::format::shards::named_shards;
-use crate::format::{FileSet, Format, named_in, shown};
+use crate::format::{FileSet, named_in, shown};
 
 impl Staging {
     /// Refuses to touch what is not to be touched, and finds the older checkpoint of a folder.
@@ -33,7 +33,7 @@ impl Staging {
             Destination::Folder(_) => names.map(|name| self.target_of(name)).collect(),
         };
         if let Destination::Folder(folder) = &self.destination.clone() {
-            self.find_old(folder, layout.format, &outputs);
+            self.find_old(folder, layout, &outputs);
             if let Some(set) = set.filter(|_| folder.is_dir()) {
                 match named_in(folder, set) {
                     Ok(names) => self.add_old_set(names, layout, &outputs),
@@ -102,20 +102,20 @@ impl Staging {
     }
 
     /// Finds the older checkpoint of a folder, which beside the new one would make a mix.
-    fn find_old(&mut self, folder: &Path, format: Format, outputs: &[PathBuf]) {
-        let mut old = BTreeSet::new();
-        let index = index_name(format);
+    fn find_old(&mut self, folder: &Path, layout: &OutputLayout, outputs: &[PathBuf]) {
+        let (format, single) = (layout.format, layout.single_name.as_str());
+        let mut old = BTreeSet::from([single.to_owned()]);
+        let index = index_name(single);
         if is_there(&folder.join(&index)) {
             // Sound names only, and plain ones: this is about removing files.
             let names = named_shards(&folder.join(&index)).into_iter();
-            let ending = Path::new(format.single_name()).extension();
+            let ending = Path::new(single).extension();
             old.extend(names.filter(|name| !name.contains('/') && Path::new(name).extension() == ending));
             self.old_index = Some(index);
         }
-        old.insert(format.single_name().to_owned());
         if !format.has_index() {
             // Their names alone hold the parts together.
-            let single = Path::new(format.single_name());
+            let single = Path::new(single);
             let part = |text: Option<&std::ffi::OsStr>| {
                 text.and_then(|text| text.to_str()).unwrap_or_default().to_owned()
             };

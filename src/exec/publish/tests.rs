@@ -25,6 +25,7 @@ fn layout(files: &[(&str, u64, &[u8])], index: Option<&[u8]>) -> OutputLayout {
     let files = files.iter().map(file).collect();
     OutputLayout {
         format: Format::Safetensors,
+        single_name: "model.safetensors".to_owned(),
         files,
         index,
         placements: Vec::new(),
@@ -376,7 +377,11 @@ fn older_parts_of_gguf_do_not_mix_with_the_new_file() {
     let (kept, single) = ("other-00001-of-00002.gguf", "model.gguf");
     let old = ["model-00001-of-00002.gguf", "model-00002-of-00002.gguf"];
     old.iter().chain([&kept]).for_each(|name| fs::write(folder.join(name), "old").expect("writes"));
-    let new = OutputLayout { format: Format::Gguf, ..layout(&[(single, 4, b"head")], None) };
+    let new = OutputLayout {
+        format: Format::Gguf,
+        single_name: "model.gguf".to_owned(),
+        ..layout(&[(single, 4, b"head")], None)
+    };
     let destination = Destination::resolve(&folder);
     let errors = Staging::create(&destination, &new, &[], PLAIN, None, None).expect_err("would mix");
     assert!(old.iter().all(|name| format!("{errors:?}").contains(name)), "{errors:?}");

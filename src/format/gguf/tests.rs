@@ -373,8 +373,12 @@ fn the_first_of_several_files_holds_the_metadata() {
     let tensors =
         [tensor("a", Dtype::F32, &[3]), tensor("b", Dtype::F32, &[5]), tensor("c", Dtype::BF16, &[2, 3])];
     let metadata = BTreeMap::from([("qkvconv".to_owned(), "new".to_owned())]);
-    let options =
-        OutputOptions { format: crate::format::Format::Gguf, max_shard_size: Some(20), template: Some(path) };
+    let options = OutputOptions {
+        format: crate::format::Format::Gguf,
+        name: None,
+        max_shard_size: Some(20),
+        template: Some(path),
+    };
     let layout = lay_out(&tensors, &metadata, &options).expect("lays out");
     assert_eq!((layout.files.len(), layout.index.is_none()), (3, true));
     let out = tempfile::tempdir().expect("folder");

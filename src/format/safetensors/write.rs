@@ -158,7 +158,7 @@ mod tests {
             keys.iter().map(|key| tensor(key, Dtype::BF16, &shape)).collect();
         let refused = |max_shard_size| {
             let format = Format::Safetensors;
-            let options = OutputOptions { format, max_shard_size, template: None };
+            let options = OutputOptions { format, name: None, max_shard_size, template: None };
             lay_out(&tensors, &BTreeMap::new(), &options).err()
         };
         let errors = refused(None).expect("refused");

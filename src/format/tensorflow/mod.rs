@@ -25,7 +25,7 @@ pub(super) use table::TABLE_MAGIC;
 /// What the format is.
 pub(super) const SPEC: Spec = Spec {
     name: "tensorflow",
-    file_name: "model.index",
+    file_name: "model.ckpt.index",
     endings: &["index"],
     shards: Shards::Apart,
     is_it: |probe| {

@@ -8,9 +8,6 @@ use super::{TABLE_MAGIC, graph, masked};
 use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::format::layout::{Beside, DataSum, FileContents, FileLayout, OutputIndex, OutputTensor};
 
-/// What the names of the files begin with.
-const PREFIX: &str = "model.ckpt";
-
 /// After how many bytes a block ends, as TensorFlow's tables have it (`tensorflow/core/lib/io/table_options.h`).
 const BLOCK: usize = 262_144;
 
@@ -35,6 +32,7 @@ pub(super) fn lay_out(contents: &FileContents<'_>, out: &mut Collector) -> Resul
         }
         end += size;
     }
+    let prefix = contents.single_name.strip_suffix(".index").unwrap_or(contents.single_name);
     let mut pieces = Vec::new();
     if let Some(graph) = graph::describe(contents.tensors.iter().map(|tensor| tensor.key)) {
         let (bytes, crc) = text(&graph.encode_to_vec());
@@ -49,10 +47,10 @@ pub(super) fn lay_out(contents: &FileContents<'_>, out: &mut Collector) -> Resul
     let header = Header { shards: 1, endianness: 0, version: Some(Version { producer: 1, min_consumer: 0 }) };
     rows.push(Row { key: Vec::new(), value: header.encode_to_vec(), sum: None });
     rows.sort_by(|a, b| a.key.cmp(&b.key));
-    let index = OutputIndex { name: format!("{PREFIX}.index"), is_opened: true, ..table(&rows) };
-    let names = format!("model_checkpoint_path: \"{PREFIX}\"\nall_model_checkpoint_paths: \"{PREFIX}\"\n");
+    let index = OutputIndex { name: format!("{prefix}.index"), is_opened: true, ..table(&rows) };
+    let names = format!("model_checkpoint_path: \"{prefix}\"\nall_model_checkpoint_paths: \"{prefix}\"\n");
     let pointer = ("checkpoint".to_owned(), names.into_bytes());
-    let beside = Beside { data_name: format!("{PREFIX}.data-00000-of-00001"), index, pointer };
+    let beside = Beside { data_name: format!("{prefix}.data-00000-of-00001"), index, pointer };
     Ok(FileLayout { pieces, size: end, checksums: Vec::new(), offsets, beside: Some(beside) })
 }
 
