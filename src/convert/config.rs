@@ -93,7 +93,7 @@ impl<'a> Config<'a> {
                 twin.keys.first() != Some(key)
                     || self.entry(other, twin).is_none_or(|it| Some(it) == self.entry(axis, entry))
             });
-            match self.entry(axis, entry).filter(|_| agrees) {
+            match self.entry(axis, entry).or_else(|| self.same_entry(axis, key)).filter(|_| agrees) {
                 Some(value) => {
                     put(&mut entries, key, value);
                     told.push(key.clone());
@@ -144,17 +144,31 @@ impl<'a> Config<'a> {
         let settings = source.settings.iter().filter(|(name, _)| target.settings.contains_key(*name));
         let known = sizes.flat_map(|(_, entry)| &entry.keys).chain(settings.flat_map(|(_, it)| &it.keys));
         let known = known.chain(source.when.iter().map(|condition| &condition.key));
+        // What the target's framework reads is told anew or not at all: under that name the source may mean something else.
+        let read = target.config.values().flat_map(|entry| &entry.keys);
+        let read = read.chain(target.settings.values().flat_map(|setting| &setting.keys));
         let mut all = self.document.value.as_object()?.clone();
         for key in known {
             if let Some(fact) = self.facts.get(key) {
                 remove(&mut all, fact.path());
             }
         }
+        read.for_each(|key| remove(&mut all, key));
         Some(all)
     }
 
+    /// Returns the size of an axis: as it was found, or as the source's layout or the family fixes it.
     fn size(&self, axis: &str) -> Option<u64> {
-        size_of(self.bound, axis)
+        let (source, mapping) = (self.selection.source(), self.selection.mapping());
+        let own = source.axes.get(axis).and_then(|axis| axis.size);
+        let fixed = || own.or_else(|| mapping.axes.get(axis).and_then(|axis| axis.size));
+        size_of(self.bound, axis).or_else(fixed)
+    }
+
+    /// Returns what the source's config says under a key, where both sides mean the same axis by it.
+    fn same_entry(&self, axis: &str, key: &String) -> Option<Value> {
+        let own = self.selection.source().config.get(axis)?;
+        own.keys.contains(key).then(|| self.facts.value(key).cloned()).flatten()
     }
 
     /// Returns what an entry for a size says.

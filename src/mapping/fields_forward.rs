@@ -190,7 +190,7 @@ pub(super) const FORWARD: Object = Object {
         field(
             "out",
             "The output projection.",
-            Value::AnyOf(&[APPLY_TEXT, Value::Object(&OUTPUT)]),
+            Value::AnyOf(&[APPLY_TEXT, Value::Object(&OUTPUT), Value::Null]),
             "{ \"weight\": \"{*m}.proj.weight\", \"apply\": \"linear\" }",
         ),
         field(

@@ -40,11 +40,6 @@ impl Own<'_> {
         self.one(parts, &[".bias"], false, span, errors)
     }
 
-    /// Returns whether a rule holds the weight of that part.
-    pub(super) fn has_weight(&self, part: &str) -> bool {
-        self.rules.iter().any(|rule| self.holds(rule, part, &[".weight", ""]))
-    }
-
     fn holds(&self, rule: &Rule, part: &str, endings: &[&str]) -> bool {
         let names =
             |param: &&str| endings.iter().any(|ending| **param == format!("{}{part}{ending}", self.prefix));

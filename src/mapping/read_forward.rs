@@ -11,7 +11,7 @@ use super::forward::{
     Apply, Cut, Forward, Norm, NormKind, Part, PartsBias, Product, Projection, Rotary, RotaryStyle, Slot,
 };
 use super::json::{Entries, Fields, Json, Kind, unknown_choice};
-use super::key::Template;
+use super::key::{Piece, Template};
 use super::own_place::Own;
 use super::read::{collect, formula};
 use crate::diag::{Collector, Diagnostic, MappingCode};
@@ -58,16 +58,16 @@ fn forward(value: &Json, rules: &[Rule], errors: &mut Collector) -> Option<Forwa
     let apply = fields.get("apply");
     let products = products(value, fields, &own, errors);
     let attends = fields.get("attends").and_then(|value| value.choice("attends", ATTENDS, errors));
-    Some(Forward {
+    let forward = Forward {
         citation: fields.text("source", errors),
         products: products?,
         biases: fields.get("bias").map(|value| biases(value, errors)).unwrap_or_default(),
         out: match (fields.get("out"), apply) {
+            (Some(value), _) if matches!(value.value, Kind::Null) => None,
             (Some(value), _) => projection(value, &OUTPUT, apply, (&own, &["o"]), errors),
-            (None, Some(apply)) if own.has_weight("o") => {
-                projection(apply, &OUTPUT, None, (&own, &["o"]), errors)
-            }
-            _ => None,
+            // Without its rule it is missing, unless the entry says that there is none.
+            (None, Some(apply)) => projection(apply, &OUTPUT, None, (&own, &["o"]), errors),
+            (None, None) => None,
         },
         q_norm: fields.get("q_norm").and_then(|value| norm(value, (&own, "q_norm"), errors)),
         k_norm: fields.get("k_norm").and_then(|value| norm(value, (&own, "k_norm"), errors)),
@@ -85,7 +85,39 @@ fn forward(value: &Json, rules: &[Rule], errors: &mut Collector) -> Option<Forwa
             .filter_map(|(axis, _, _, at)| stacked(axis, at, errors))
             .collect(),
         span: value.span.clone(),
-    })
+    };
+    counted_alike(&forward, errors);
+    Some(forward)
+}
+
+/// Refuses an attention whose weights lie in layers that their names count differently: one of them is another layer's.
+fn counted_alike(forward: &Forward, errors: &mut Collector) {
+    let projections = forward.products.iter().map(|product| &product.projection).chain(&forward.out);
+    let weights: Vec<&Template> = projections.map(|projection| &projection.weight).collect();
+    let number_of = |weight: &Template, axis: &str| {
+        weight.pieces().find_map(|piece| match piece {
+            Piece::Axis { name, offset, .. } if **name == *axis => Some(*offset),
+            _ => None,
+        })
+    };
+    let Some((first, others)) = weights.split_first() else { return };
+    for other in others {
+        for axis in other.axes() {
+            let (own, its) = (number_of(first, axis), number_of(other, axis));
+            if let (Some(own), Some(its)) = (own, its)
+                && own != its
+            {
+                let message = format!("the weights of one attention are counted differently along `{axis}`");
+                errors.push(
+                    Diagnostic::error(MappingCode::Forward, message)
+                        .rule(&forward.span)
+                        .expected(format!("one number in both: `{first}`"))
+                        .found(format!("`{other}`"))
+                        .help("correct the template of the rule; a tensor of another layer is no part of this attention"),
+                );
+            }
+        }
+    }
 }
 
 /// Reads the products of q, k and v: one of all, one of q and one of k and v, or one of each.

@@ -399,17 +399,11 @@ fn mutated(family: &Value, layout: &str, key: &str, mutation: Mutation) -> Optio
     Some(mutant)
 }
 
-/// The rules of a table with whole names.
-fn whole_names(prefix: &str, tensors: &Value) -> Vec<(String, Value)> {
-    let each = |(name, value): (&String, &Value)| match value {
-        Value::Object(_) if name.ends_with(['.', '/', ':']) => whole_names(&format!("{prefix}{name}"), value),
-        _ => vec![(format!("{prefix}{name}"), value.clone())],
-    };
-    tensors.as_object().into_iter().flatten().flat_map(each).collect()
-}
-
 /// Mutants that change nothing: the query heads of a key/value head are one alone, so that their order is none.
-const EQUAL: &[&str] = &["gptj/codegen transformer.h.{l}.attn.qkv_proj.weight SwapAxes"];
+const EQUAL: &[&str] = &[
+    "gptj/codegen transformer.h.{l}.attn.qkv_proj.weight SwapAxes",
+    "bloom/megatron layer_{l+3:02}-model_{t:02}-model_states.pt::self_attention.dense.weight SwapAxes",
+];
 
 /// Wrong expressions of attention contradict `forward`. What is wrong alike in the expression and in all that could
 /// contradict it, and outside attention, only a checkpoint shows: `--against` and a conversion's own check.
@@ -431,11 +425,7 @@ fn mutants_of_attention_are_caught() {
     let mut mutants = Vec::new();
     for name in FAMILIES {
         let mut family: Value = serde_json::from_str(&builtin_text(name)).expect("JSON");
-        for entry in family["layouts"].as_object_mut().expect("a map").values_mut() {
-            if let Some(tensors) = entry.get_mut("tensors") {
-                *tensors = whole_names("", tensors).into_iter().collect::<serde_json::Map<_, _>>().into();
-            }
-        }
+        crate::kit::with_whole_names(&mut family);
         let read = qkvconv::mapping::builtin::family(name).expect("a built-in family");
         let layouts = family["layouts"].as_object().expect("a map");
         for (layout, entry) in layouts.iter().filter(|(_, entry)| entry.get("forward").is_some()).take(3) {

@@ -415,3 +415,19 @@ pub(crate) fn assert_holds(source: &Path, options: &OpenOptions, expected: &Path
         assert!(bytes == wanted.bytes, "{place}: other bytes");
     }
 }
+
+/// Writes the rules of all layouts of a mapping file with whole names instead of under prefixes.
+pub(crate) fn with_whole_names(family: &mut Value) {
+    fn whole(prefix: &str, tensors: &Value) -> Vec<(String, Value)> {
+        let each = |(name, value): (&String, &Value)| match value {
+            Value::Object(_) if name.ends_with(['.', '/', ':']) => whole(&format!("{prefix}{name}"), value),
+            _ => vec![(format!("{prefix}{name}"), value.clone())],
+        };
+        tensors.as_object().into_iter().flatten().flat_map(each).collect()
+    }
+    for entry in family["layouts"].as_object_mut().expect("a map").values_mut() {
+        if let Some(tensors) = entry.get_mut("tensors") {
+            *tensors = whole("", tensors).into_iter().collect::<serde_json::Map<_, _>>().into();
+        }
+    }
+}

@@ -214,7 +214,8 @@ fn modules_whose_names_do_not_fold_are_counted() {
     };
     let list: Shapes = (0..60).flat_map(module).collect();
     folder.tensors("in.safetensors", &of_shapes(&borrowed(&list)));
-    let arguments = ["inspect", "--from", "attention/pytorch-fused", "--axis", "h=3", "in.safetensors"];
+    let arguments =
+        ["inspect", "--all", "--from", "attention/pytorch-fused", "--axis", "h=3", "in.safetensors"];
     let said = folder.run(&arguments).ok().stdout;
     assert!(said.contains("modules: tower.a.attn, tower.aa.attn"), "{said}");
     assert_eq!(said.matches("… and 48 more; --json names all").count(), 3, "{said}");
@@ -229,7 +230,7 @@ fn modules_whose_names_do_not_fold_are_counted() {
 fn many_tensors_are_told_as_few_are() {
     let folder = Folder::new();
     folder.tensors("in.safetensors", &of_shapes(&borrowed(&experts())));
-    let said = folder.run(&["inspect", "--axis", "h=3", "in.safetensors"]).ok().stdout;
+    let said = folder.run(&["inspect", "--all", "--axis", "h=3", "in.safetensors"]).ok().stdout;
     for text in [
         "layout mixtral/hf-v4: 807 of 807 tensors",
         "x = 20  experts",
