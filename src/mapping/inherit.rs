@@ -56,7 +56,9 @@ impl Layouts<'_> {
     fn complete(&self, name: &str, layout: &Json, way: &mut Vec<String>, errors: &mut Collector) -> Json {
         let Kind::Object(fields) = &layout.value else { return layout.clone() };
         let Some((.., like)) = fields.get("like") else {
-            for (field, (span, ..)) in fields.iter().filter(|(name, _)| rename::FIELDS.contains(&name.as_str())) {
+            for (field, (span, ..)) in
+                fields.iter().filter(|(name, _)| rename::FIELDS.contains(&name.as_str()))
+            {
                 errors.push(
                     Diagnostic::error(MappingCode::Like, format!("`{field}` without `like`"))
                         .rule(span)
@@ -94,7 +96,10 @@ impl Layouts<'_> {
         let parent = self.complete(wanted, parent, way, errors);
         way.pop();
         let Kind::Object(taken) = &parent.value else { return layout.clone() };
-        Json { value: Kind::Object(merge(&renamed(taken, fields, errors), fields, errors)), span: layout.span.clone() }
+        Json {
+            value: Kind::Object(merge(&renamed(taken, fields, errors), fields, errors)),
+            span: layout.span.clone(),
+        }
     }
 }
 

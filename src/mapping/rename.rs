@@ -33,8 +33,7 @@ pub(super) fn renamed(taken: &Entries, own: &Entries, errors: &mut Collector) ->
     if let Some((.., Json { value: Kind::Object(tensors), .. })) = taken.get_mut("tensors") {
         let stays = |name: &str| match own_rules {
             Some(Kind::Object(rules)) => rules.iter().any(|(rule, (.., value))| {
-                rule == name
-                    || is_prefix(rule) && matches!(value.value, Kind::Null) && name.starts_with(rule)
+                rule == name || is_prefix(rule) && matches!(value.value, Kind::Null) && name.starts_with(rule)
             }),
             _ => false,
         };
@@ -70,7 +69,9 @@ fn prefix<'a>(own: &'a Entries, field: &str, errors: &mut Collector) -> Option<(
             .rule(&value.span)
             .expected("a text that ends with `.`, `/` or `::`")
             .found(format!("`{text}`"))
-            .help(format!("write `\"{field}\": \"{text}.\"`; names are cut and put together letter by letter")),
+            .help(format!(
+                "write `\"{field}\": \"{text}.\"`; names are cut and put together letter by letter"
+            )),
     );
     None
 }
@@ -147,9 +148,10 @@ impl Names<'_> {
     fn report(&self, strip: &str, span: &Span, errors: &mut Collector) {
         let Some((first, field)) = self.left.first() else { return };
         if self.seen.iter().all(|name| !name.starts_with(strip)) {
-            let prefixes = self.seen.iter().flat_map(|name| {
-                name.match_indices(['.', '/']).filter_map(|(at, _)| name.get(..=at))
-            });
+            let prefixes = self
+                .seen
+                .iter()
+                .flat_map(|name| name.match_indices(['.', '/']).filter_map(|(at, _)| name.get(..=at)));
             let error = Diagnostic::error(MappingCode::Like, format!("no name begins with `{strip}`"));
             let error = error.rule(span).expected("what names of the layout in `like` begin with");
             let error = error.found(format!("`{strip}`"));
@@ -160,7 +162,9 @@ impl Names<'_> {
             return;
         }
         let help = match *field {
-            "tensors" => format!("write `\"{first}\": null` in `tensors` to leave it out, or its rule to keep it"),
+            "tensors" => {
+                format!("write `\"{first}\": null` in `tensors` to leave it out, or its rule to keep it")
+            }
             field => format!("write the `{field}` of this layout; then none is taken over"),
         };
         let left = self.left.iter().map(|(name, _)| name.as_str());
@@ -254,7 +258,10 @@ mod tests {
         let like = |rest: &str| format!(r#""like": "whole", {rest}"#);
         fails(&like(r#""strip": "model.""#), &["do not begin with `model.`", "`head`", "null"]);
         fails(&like(r#""strip": "modle.", "tensors": { "head": null }"#), &["did you mean `model.`?"]);
-        fails(&like(r#""strip": "model", "tensors": { "head": null }"#), &["`model` is no prefix", "\"model.\""]);
+        fails(
+            &like(r#""strip": "model", "tensors": { "head": null }"#),
+            &["`model` is no prefix", "\"model.\""],
+        );
         fails(&like(r#""add": "net""#), &["`net` is no prefix"]);
         fails(
             &like(r#""strip": "model.layers.{l}.", "tensors": { "head": null, "model.tok": null }"#),
