@@ -55,22 +55,14 @@ impl Layouts<'_> {
     /// Returns a layout with what it takes over; `way` holds the layouts that are being completed.
     fn complete(&self, name: &str, layout: &Json, way: &mut Vec<String>, errors: &mut Collector) -> Json {
         let Kind::Object(fields) = &layout.value else { return layout.clone() };
-        let Some((.., like)) = fields.get("like") else {
-            for (field, (span, ..)) in
-                fields.iter().filter(|(name, _)| rename::FIELDS.contains(&name.as_str()))
-            {
-                errors.push(
-                    Diagnostic::error(MappingCode::Like, format!("`{field}` without `like`"))
-                        .rule(span)
-                        .expected("`like` beside it, with the layout whose names it changes")
-                        .found("a layout that takes nothing over")
-                        .help(format!("name a layout in `like`, or remove `{field}`")),
-                );
-            }
-            return layout.clone();
-        };
         // What would be removed is not known where there is nothing to take over.
         let alone = || Json { value: Kind::Object(without_nulls(fields)), span: layout.span.clone() };
+        let Some((.., like)) = fields.get("like") else {
+            return match rename::without_like(fields, errors) {
+                true => alone(),
+                false => layout.clone(),
+            };
+        };
         let Some(wanted) = like.string(errors) else { return alone() };
         let fail = |message: String| {
             Diagnostic::error(MappingCode::Like, message).rule(&like.span).found(format!("`{wanted}`"))

@@ -9,7 +9,7 @@ use crate::diag::{Collector, Diagnostic, MappingCode, nearest};
 use crate::span::Span;
 
 /// The fields that say so.
-pub(super) const FIELDS: &[&str] = &["strip", "add"];
+const FIELDS: &[&str] = &["strip", "add"];
 
 /// The fields beside `tensors` that hold names of tensors; a layout that has one of its own takes none over.
 const NAMING: &[&str] = &["ignore", "computed", "forward"];
@@ -55,6 +55,22 @@ pub(super) fn renamed(taken: &Entries, own: &Entries, errors: &mut Collector) ->
         names.report(strip, span, errors);
     }
     taken
+}
+
+/// Says that a layout without `like` has names to change; returns whether it has.
+pub(super) fn without_like(own: &Entries, errors: &mut Collector) -> bool {
+    let mut any = false;
+    for (field, (span, ..)) in own.iter().filter(|(name, _)| FIELDS.contains(&name.as_str())) {
+        any = true;
+        errors.push(
+            Diagnostic::error(MappingCode::Like, format!("`{field}` without `like`"))
+                .rule(span)
+                .expected("`like` beside it, with the layout whose names it changes")
+                .found("a layout that takes nothing over")
+                .help(format!("name a layout in `like`, or remove `{field}`")),
+        );
+    }
+    any
 }
 
 /// Returns the prefix that a field holds, and its place.
