@@ -156,6 +156,12 @@ struct SkimmedLayout<'a> {
     tensors: SkimmedNames,
     #[serde(borrow, default)]
     like: Option<Cow<'a, str>>,
+    /// What the names that are taken over lose.
+    #[serde(borrow, default)]
+    strip: Option<Cow<'a, str>>,
+    /// What they gain then.
+    #[serde(borrow, default)]
+    add: Option<Cow<'a, str>>,
     /// A text, a list of them, null to take over none, and `false` where the field is not there.
     #[serde(default = "not_there")]
     models: serde_json::Value,
@@ -200,6 +206,27 @@ fn not_there() -> serde_json::Value {
 }
 
 impl SkimmedLayout<'_> {
+    /// Returns the names that no other layout's text holds: the layout's own, and where those that it takes over are
+    /// renamed, these too. Some may be null.
+    fn new_names(&self, layouts: &BTreeMap<Cow<'_, str>, SkimmedLayout<'_>>) -> Vec<String> {
+        match (&self.strip, &self.add) {
+            (None, None) => self.tensors.0.clone(),
+            _ => self.all_names(layouts, layouts.len()),
+        }
+    }
+
+    /// Returns the layout's own names and those that it takes over; `most` is how many layouts can be like one another.
+    fn all_names(&self, layouts: &BTreeMap<Cow<'_, str>, SkimmedLayout<'_>>, most: usize) -> Vec<String> {
+        let mut names = self.tensors.0.clone();
+        let parent = self.like.as_ref().and_then(|like| layouts.get(like.as_ref()));
+        if let (Some(parent), Some(most)) = (parent, most.checked_sub(1)) {
+            let (strip, add) = (self.strip.as_deref().unwrap_or(""), self.add.as_deref().unwrap_or(""));
+            let taken = parent.all_names(layouts, most);
+            names.extend(taken.iter().filter_map(|name| Some(format!("{add}{}", name.strip_prefix(strip)?))));
+        }
+        names
+    }
+
     /// Returns whether the layout lists a model, itself or as another one that it is like.
     fn lists(&self, model: &str, layouts: &BTreeMap<Cow<'_, str>, SkimmedLayout<'_>>) -> bool {
         // A layout that is like itself is no built-in file's.
@@ -242,8 +269,8 @@ pub(super) fn may_hold(name: &str, names: &Names<'_>) -> bool {
     let Some((_, text)) = FILES.iter().find(|(file, _)| *file == name) else { return false };
     // What cannot be skimmed is told by reading it.
     let Ok(skimmed) = serde_json::from_str::<Skimmed<'_>>(text) else { return true };
-    let templates = skimmed.layouts.values().flat_map(|layout| &layout.tensors.0);
-    templates.into_iter().any(|template| matches_any(template, names))
+    let mut templates = skimmed.layouts.values().flat_map(|layout| layout.new_names(&skimmed.layouts));
+    templates.any(|template| matches_any(&template, names))
 }
 
 /// Returns whether a template matches one of the names, whether or not they are `FILE::KEY`.

@@ -138,6 +138,18 @@ pub(super) const LAYOUT: Object = Object {
             Value::Text,
             "\"separate\"",
         ),
+        field(
+            "strip",
+            "What the names that `like` takes over begin with and this layout's do not, in `tensors`, `ignore`, `computed` and `forward`. A name that does not begin so needs an entry of its own, which null can be.",
+            Value::Pattern(&super::pattern::PREFIX),
+            "\"model.\"",
+        ),
+        field(
+            "add",
+            "What this layout's names begin with and those that `like` takes over do not; after `strip`.",
+            Value::Pattern(&super::pattern::PREFIX),
+            "\"bert.\"",
+        ),
         field("about", "What the layout is, for a reader.", Value::Text, "\"as torch stores it\""),
         removable(
             "source",

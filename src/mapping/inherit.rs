@@ -4,6 +4,7 @@ use super::builtin;
 use super::json::{Entries, Json, Kind, parse};
 use super::nest::{is_prefix, with_whole_names};
 use super::read::declared;
+use super::rename::{self, renamed};
 use crate::diag::{Collector, Diagnostic, MappingCode, nearest};
 use crate::span::Span;
 
@@ -11,7 +12,7 @@ use crate::span::Span;
 const BY_ENTRY: &[&str] = &["axes", "tensors", "config", "settings", "defaults", "when", "metadata", "paths"];
 
 /// The fields that speak of one layout alone and are never taken over.
-const OWN: &[&str] = &["like", "about"];
+const OWN: &[&str] = &["like", "strip", "add", "about"];
 
 /// Returns the layouts of a file with everything that they take over by `like`; `extends` is the built-in family whose
 /// layouts can be taken over too.
@@ -54,9 +55,14 @@ impl Layouts<'_> {
     /// Returns a layout with what it takes over; `way` holds the layouts that are being completed.
     fn complete(&self, name: &str, layout: &Json, way: &mut Vec<String>, errors: &mut Collector) -> Json {
         let Kind::Object(fields) = &layout.value else { return layout.clone() };
-        let Some((.., like)) = fields.get("like") else { return layout.clone() };
         // What would be removed is not known where there is nothing to take over.
         let alone = || Json { value: Kind::Object(without_nulls(fields)), span: layout.span.clone() };
+        let Some((.., like)) = fields.get("like") else {
+            return match rename::without_like(fields, errors) {
+                true => alone(),
+                false => layout.clone(),
+            };
+        };
         let Some(wanted) = like.string(errors) else { return alone() };
         let fail = |message: String| {
             Diagnostic::error(MappingCode::Like, message).rule(&like.span).found(format!("`{wanted}`"))
@@ -82,7 +88,10 @@ impl Layouts<'_> {
         let parent = self.complete(wanted, parent, way, errors);
         way.pop();
         let Kind::Object(taken) = &parent.value else { return layout.clone() };
-        Json { value: Kind::Object(merge(taken, fields, errors)), span: layout.span.clone() }
+        Json {
+            value: Kind::Object(merge(&renamed(taken, fields, errors), fields, errors)),
+            span: layout.span.clone(),
+        }
     }
 }
 

@@ -28,6 +28,7 @@ mod read_forward;
 mod read_layout;
 mod read_param;
 mod recover;
+mod rename;
 pub mod role;
 pub mod roles;
 pub mod schema;

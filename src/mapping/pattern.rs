@@ -91,6 +91,14 @@ pub(super) const TEMPLATE: Pattern = Pattern {
     regex: template,
 };
 
+/// What names of several tensors begin with.
+pub(super) const PREFIX: Pattern = Pattern {
+    name: "prefix",
+    about: "What the names of several tensors begin with: it ends with `.`, `/` or `::`.",
+    wrong: "a prefix ends with `.`, `/` or `::`",
+    regex: || r"^.*(?:[./]|::)$".into(),
+};
+
 /// The name of a config file.
 pub(super) const CONFIG_FILE: Pattern = Pattern {
     name: "configFile",
@@ -141,6 +149,7 @@ pub(super) const ALL: &[&Pattern] = &[
     &SUM,
     &FORMULA,
     &TEMPLATE,
+    &PREFIX,
     &CONFIG_FILE,
     &FILE,
     &APPLIED,

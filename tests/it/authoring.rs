@@ -184,6 +184,9 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("an axis on both sides of a matrix", r#""k.weight": "l g d e""#, r#""k.weight": "l g d | d e""#),
     // like and forward
     ("an unknown layout to take over", r#""like": "separate""#, r#""like": "seperate""#),
+    ("a prefix that no name has", r#""like": "separate""#, r#""like": "separate", "strip": "model.""#),
+    ("a prefix without its end", r#""like": "separate""#, r#""like": "separate", "add": "model""#),
+    ("a prefix to strip from nothing", r#""like": "separate","#, r#""strip": "{*m}.","#),
     ("a layout that takes itself over", r#""like": "separate""#, r#""like": "fused""#),
     ("nothing to remove", r#""{*m}.{l}.q.weight": null"#, r#""{*m}.{l}.q.wieght": null"#),
     ("nothing under a prefix to remove", r#""{*m}.{l}.q.weight": null"#, r#""{*m}.q.": null"#),

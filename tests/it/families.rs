@@ -345,9 +345,17 @@ fn swapped(family: &serde_json::Value, layout: &str, pair: (&str, &str)) -> Opti
     let mut found = serde_json::Map::new();
     let mut at = Some(layout.to_owned());
     let mut seen = Vec::new();
+    // What the names lose and gain on their way to the layout, the last first.
+    let mut prefixes: Vec<(&str, &str)> = Vec::new();
     while let Some(name) = at {
         let entry = &family["layouts"][&name];
-        for (key, rule) in entry["tensors"].as_object().into_iter().flatten() {
+        for (stored, rule) in entry["tensors"].as_object().into_iter().flatten() {
+            let key = &prefixes.iter().rev().fold(stored.clone(), |key, (strip, add)| {
+                match key.strip_prefix(strip) {
+                    Some(rest) => format!("{add}{rest}"),
+                    None => key,
+                }
+            });
             let text = rule.as_str().or_else(|| rule["is"].as_str()).unwrap_or_default();
             let new = exchanged(text, pair, &axes);
             if !seen.contains(key) && new != text {
@@ -360,6 +368,8 @@ fn swapped(family: &serde_json::Value, layout: &str, pair: (&str, &str)) -> Opti
             }
             seen.push(key.clone());
         }
+        prefixes
+            .push((entry["strip"].as_str().unwrap_or_default(), entry["add"].as_str().unwrap_or_default()));
         at = entry["like"].as_str().map(str::to_owned);
     }
     if found.is_empty() {

@@ -217,7 +217,8 @@ const WHOLE: &str = r#"{
         "{*m}.q_{l:03}": { "is": "q: (h d) e", "scale": 2, "offset": "1 / 4", "optional": true, "about": "…" },
         "{*m}.k{_l}": [{ "is": "k: g d e", "when": { "t": true } }, { "is": "k: e g d", "when": { "t": false } }],
         "f_{l.count+1:02}::{*m}.{l}.v": "v: g ((2 f) + u) e" },
-      "forward": { "self": { "q": { "weight": "{*m}.q", "apply": "dense" }, "kv": { "weight": "kv", "apply": "convolution", "cut": "per 2 * g", "order": "k v" } } } }
+      "forward": { "self": { "q": { "weight": "{*m}.q", "apply": "dense" }, "kv": { "weight": "kv", "apply": "convolution", "cut": "per 2 * g", "order": "k v" } } } },
+    "c": { "like": "b", "strip": "{*m}.", "add": "net/{*m}.", "tensors": { "f_{l.count+1:02}::": null }, "forward": null }
   }
 }"#;
 
@@ -256,6 +257,9 @@ const BROKEN: &[(&str, &str)] = &[
     (r#""axes": "l g d e", "optional": true"#, r#""optional": true"#),
     (r#""optional": true, "sparse""#, r#""optional": "yes", "sparse""#),
     (r#""absent": "zeros""#, r#""absent": "ones""#),
+    (r#""strip": "{*m}.""#, r#""strip": "{*m}""#),
+    (r#""strip": "{*m}.""#, r#""strip": 1"#),
+    (r#""add": "net/{*m}.""#, r#""add": "net:""#),
     (r#""config_file": "params.json""#, r#""config_file": "a/params.json""#),
     (r#""d": "(f c) + u""#, r#""d": "(f c + u""#),
     (r#""format": "pt""#, r#""format": 1"#),
