@@ -371,7 +371,7 @@ fn the_first_steps_are_told_without_arguments() {
 fn a_command_that_is_nearly_one_is_told() {
     let folder = folder();
     for (word, meant) in [("inspct", "inspect"), ("verfy", "verify"), ("maping", "mapping")] {
-        folder.run(&[word, "in.safetensors"]).is_wrong_usage(&[&format!("did you mean `qkvconv {meant}`?")]);
+        folder.run(&[word, "in.safetensors"]).wrong_usage(&[&format!("did you mean `qkvconv {meant}`?")]);
     }
     // A file is no command, whatever its name.
     folder.tensors("inspect.safetensors", &model(1));
@@ -407,7 +407,7 @@ fn layouts_are_listed_by_a_word() {
         entry["family"] == "llama" && entry["models"].as_array().is_some_and(|all| !all.is_empty()),
         "{entry}"
     );
-    folder.run(&["mapping", "list", "no such"]).is_wrong_usage(&["usage/name", "no such"]);
+    folder.run(&["mapping", "list", "no such"]).wrong_usage(&["usage/name", "no such"]);
 }
 
 #[test]

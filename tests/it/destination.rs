@@ -13,7 +13,7 @@ fn convert(folder: &Folder, more: &[&str]) -> crate::kit::Run {
 fn a_name_that_ends_as_files_of_no_written_format_is_refused() {
     let folder = Folder::new();
     for name in ["out.onnx", "out.pb", "out.mlmodel", "out.nemo", "out.zip", "out.npy", "out.v2"] {
-        convert(&folder, &[name]).is_wrong_usage(&[
+        convert(&folder, &[name]).wrong_usage(&[
             "usage/destination",
             name,
             ".safetensors",
@@ -43,7 +43,7 @@ fn versions_in_a_name_and_what_is_plainly_a_folder_are_folders() {
 #[test]
 fn a_name_and_a_format_that_contradict_each_other_are_refused() {
     let folder = Folder::new();
-    convert(&folder, &["out.safetensors", "--format", "npz"]).is_wrong_usage(&[
+    convert(&folder, &["out.safetensors", "--format", "npz"]).wrong_usage(&[
         "usage/destination",
         "named as safetensors files are",
         "--format npz",
@@ -91,5 +91,5 @@ fn a_folder_gets_the_file_of_the_targets_framework() {
         "{left:?}"
     );
     let ckpt = folder.run(&["--from", "bert/hf", "--to", "bert/google-tf1", &bert, "out.ckpt"]);
-    ckpt.is_wrong_usage(&["usage/destination", "TensorFlow checkpoint", "name a folder"]);
+    ckpt.wrong_usage(&["usage/destination", "TensorFlow checkpoint", "name a folder"]);
 }

@@ -192,8 +192,8 @@ fn a_checkpoint_is_a_folder() {
     folder.tensors("source.safetensors", &many());
     let pair = ["--from", "attention/tf", "--to", "attention/tf", "--axis", "h=2"];
     let run = |more: &[&str]| folder.run(&[&pair[..], &["source.safetensors"], more].concat());
-    run(&["out.index"]).is_wrong_usage(&["usage/destination", "several files", "--format tensorflow"]);
-    run(&["--format", "tensorflow", "out.pt"]).is_wrong_usage(&["usage/destination", "several files"]);
+    run(&["out.index"]).wrong_usage(&["usage/destination", "several files", "--format tensorflow"]);
+    run(&["--format", "tensorflow", "out.pt"]).wrong_usage(&["usage/destination", "several files"]);
     run(&["--format", "tensorflow", "--dtype", "bf16", "--resume", "out"]).ok();
     assert!(folder.join("out/checkpoint").is_file());
 }

@@ -238,7 +238,7 @@ impl Run {
 
     /// Demands that the command line was refused, with each of these texts in its messages.
     #[track_caller]
-    pub(crate) fn is_wrong_usage(self, texts: &[&str]) -> Run {
+    pub(crate) fn wrong_usage(self, texts: &[&str]) -> Run {
         self.exits(2, texts)
     }
 
