@@ -107,6 +107,7 @@ mod positioned;
 pub mod progress;
 pub mod provenance;
 mod random;
+pub mod read;
 pub mod recognise;
 pub mod report;
 pub mod shown;

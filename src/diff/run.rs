@@ -14,7 +14,7 @@ use super::stats::{Measure, Sums, Tally};
 use crate::catalog::{TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, DiffCode, Errors};
 use crate::dtype::Dtype;
-use crate::exec::{ReadAt, Rows};
+use crate::exec::Rows;
 use crate::format::Reader;
 use crate::parallel::with_threads;
 use crate::progress::Progress;
@@ -97,8 +97,7 @@ pub(super) fn run(
     }
     // Elements of different types have no bits in common.
     let unequal = pairs.iter().map(|pair| AtomicBool::new(!pair.same_type())).collect();
-    let sources = readers.map(Source);
-    let run = Run { readers, sources, pairs, starts, unequal, progress };
+    let run = Run { readers, pairs, starts, unequal, progress };
     let mut found = run.pass(threads, jobs, |worker, job| worker.compare(job))?;
     let mut passed: Vec<u64> =
         found.iter_mut().flat_map(|worker| std::mem::take(&mut worker.passed)).collect();
@@ -109,19 +108,9 @@ pub(super) fn run(
     Ok(run.conclude(found))
 }
 
-/// A reader, as strided tensors are read.
-struct Source<'a>(&'a dyn Reader);
-
-impl ReadAt for Source<'_> {
-    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(file, offset, buffer)
-    }
-}
-
 /// A comparison, as all threads see it.
 struct Run<'a> {
     readers: [&'a dyn Reader; 2],
-    sources: [Source<'a>; 2],
     pairs: &'a [Pair],
     /// The number of each pair's first chunk.
     starts: Vec<u64>,
@@ -283,8 +272,7 @@ impl<'a> Worker<'a> {
         }
         let buffer = &mut bytemuck::cast_slice_mut(words)[..length];
         if pair.strided[side] {
-            let rows = self.rows[side]
-                .get_or_insert_with(|| Rows::new(reader.catalog(), &self.run.sources[side], SCRATCH));
+            let rows = self.rows[side].get_or_insert_with(|| Rows::new(reader.catalog(), reader, SCRATCH));
             let read = rows.read(pair.tensors[side], &(start..start + count), buffer);
             read.map_err(as_diff)?;
             return Ok(length);

@@ -15,6 +15,7 @@ pub use crate::format::output::Placement;
 use crate::parallel::with_threads;
 use crate::plan::{Plan, Step, ValueOp};
 use crate::progress::Progress;
+use crate::read::ReadAt;
 
 mod buffer;
 mod cast;
@@ -38,15 +39,6 @@ pub(crate) use convert::{bf16_bits, f16_bits};
 use jobs::{Job, Sizes};
 pub(crate) use rows::Rows;
 use worker::{Outcome, Worker};
-
-/// Source files that are read at given places.
-pub trait ReadAt: Sync {
-    /// Fills the buffer from that file of [`Catalog::files`], from that byte on.
-    ///
-    /// # Errors
-    /// Returns the system's error, or one for a file that ends too early.
-    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
-}
 
 /// Output files that are written at given places, by several threads at once.
 pub trait WriteAt: Sync {
