@@ -90,6 +90,7 @@ pub mod diag;
 pub mod diff;
 pub mod draft;
 pub mod dtype;
+mod element;
 pub mod evidence;
 pub mod exec;
 pub mod explain;

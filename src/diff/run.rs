@@ -9,11 +9,11 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::element::{Kind, kind};
 use super::stats::{Measure, Sums, Tally};
 use crate::catalog::{TensorMeta, row_major};
-use crate::diag::{Collector, Diagnostic, DiffCode, Errors};
+use crate::diag::{Diagnostic, DiffCode, Errors};
 use crate::dtype::Dtype;
+use crate::element::{Kind, kind};
 use crate::exec::Rows;
 use crate::format::Reader;
 use crate::parallel::with_threads;
@@ -274,7 +274,7 @@ impl<'a> Worker<'a> {
         if pair.strided[side] {
             let rows = self.rows[side].get_or_insert_with(|| Rows::new(reader.catalog(), reader, SCRATCH));
             let read = rows.read(pair.tensors[side], &(start..start + count), buffer);
-            read.map_err(as_diff)?;
+            read.map_err(|errors| errors.with_code(DiffCode::Read))?;
             return Ok(length);
         }
         let read = reader.read_exact_at(meta.file, meta.offset + bytes(start), buffer);
@@ -293,13 +293,4 @@ impl<'a> Worker<'a> {
 /// Returns the first bytes of a buffer.
 fn bytes(words: &[u64], length: usize) -> &[u8] {
     &bytemuck::cast_slice(words)[..length]
-}
-
-/// Gives a failure to read the code that failures of a comparison have.
-fn as_diff(errors: Errors) -> Errors {
-    let mut collector = Collector::default();
-    for diagnostic in errors.diagnostics() {
-        collector.push(Diagnostic { code: DiffCode::Read.into(), ..diagnostic.clone() });
-    }
-    collector.finish(()).err().unwrap_or(errors)
 }

@@ -10,6 +10,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("text", &[]),
     ("span", &["text"]),
     ("dtype", &[]),
+    ("element", &["dtype"]),
     ("fold", &[]),
     ("shown", &[]),
     ("diag", &["span", "fold", "shown"]),
@@ -44,7 +45,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ),
     (
         "inspect",
-        &["bind", "catalog", "dtype", "fold", "mapping", "notation", "provenance", "shown", "verify"],
+        &["bind", "catalog", "dtype", "fold", "mapping", "notation", "provenance", "read", "shown", "verify"],
     ),
     ("draft", &["catalog", "dtype", "diag", "fold", "mapping", "span"]),
     (
@@ -55,12 +56,14 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "convert",
             "diag",
             "dtype",
+            "element",
             "exec",
             "format",
             "mapping",
             "progress",
             "provenance",
             "random",
+            "read",
             "span",
             "verify",
         ],
@@ -68,7 +71,10 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("explain", &["bind", "dtype", "inspect", "mapping", "notation", "shown"]),
     (
         "evidence",
-        &["bind", "catalog", "dtype", "diag", "format", "mapping", "parallel", "progress", "random"],
+        &[
+            "bind", "catalog", "dtype", "diag", "element", "format", "mapping", "parallel", "progress",
+            "random", "read",
+        ],
     ),
 ];
 
