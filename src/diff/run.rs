@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::stats::{Measure, Sums, Tally};
 use crate::catalog::{TensorMeta, row_major};
@@ -16,7 +16,7 @@ use crate::dtype::Dtype;
 use crate::element::{Kind, kind};
 use crate::exec::Rows;
 use crate::format::Reader;
-use crate::parallel::with_threads;
+use crate::parallel::queue;
 use crate::progress::Progress;
 
 /// The bytes of the wider side's elements in a chunk.
@@ -135,32 +135,11 @@ impl Run<'_> {
         jobs: u64,
         perform: impl Fn(&mut Worker<'a>, u64) -> Result<(), Errors> + Sync,
     ) -> Result<Vec<Worker<'a>>, Errors> {
-        let next = AtomicU64::new(0);
-        let stop = AtomicBool::new(false);
-        let work = || {
-            let mut worker = Worker::new(self);
-            let mut failure = None;
-            while !stop.load(Ordering::Relaxed) {
-                let job = next.fetch_add(1, Ordering::Relaxed);
-                if job >= jobs {
-                    break;
-                }
-                let cancelled = self.progress.cancelled();
-                let done = if cancelled { Err(self::cancelled()) } else { perform(&mut worker, job) };
-                if let Err(errors) = done {
-                    failure = Some((job, errors));
-                    stop.store(true, Ordering::Relaxed);
-                }
-            }
-            worker.free();
-            (worker, failure)
-        };
-        let ended = with_threads((threads as u64).min(jobs) as usize, None, &work);
-        let (workers, failures): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
-        match failures.into_iter().flatten().min_by_key(|(job, _)| *job) {
-            Some((_, errors)) => Err(errors),
-            None => Ok(workers),
-        }
+        let watched = (self.progress, &cancelled as &(dyn Fn() -> Errors + Sync));
+        let one = |worker: &mut Worker<'a>, job: usize| perform(worker, job as u64);
+        let mut workers = queue(jobs as usize, threads, watched, &|| Worker::new(self), &one)?;
+        workers.iter_mut().for_each(Worker::free);
+        Ok(workers)
     }
 
     fn conclude(&self, found: Vec<Worker<'_>>) -> Vec<Option<Measured>> {

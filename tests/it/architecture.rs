@@ -17,7 +17,9 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("codes", &["diag"]),
     ("catalog", &["dtype", "diag"]),
     ("notation", &["span", "diag"]),
-    ("mapping", &["notation", "span", "diag"]),
+    ("progress", &[]),
+    ("parallel", &["diag", "progress"]),
+    ("mapping", &["notation", "parallel", "span", "diag"]),
     ("provenance", &["catalog", "diag", "mapping", "text"]),
     ("bind", &["mapping", "notation", "catalog", "dtype", "span", "diag", "fold", "provenance"]),
     ("plan", &["bind", "catalog", "dtype", "span", "diag", "fold"]),
@@ -83,7 +85,6 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("exec", &["bind", "mapping", "notation", "verify", "convert"]),
     // The check of a result shares no code with what made it.
     ("verify", &["plan", "exec", "convert"]),
-    ("progress", &["exec", "verify", "convert"]),
     ("convert", &["lint", "infer", "draft", "explain", "report"]),
 ];
 
