@@ -14,6 +14,7 @@ use crate::mapping::key::Captures;
 use crate::mapping::select::Selection;
 use crate::mapping::{Computed, Values};
 use crate::provenance::Facts;
+use crate::read::{ReadAt, read_memory};
 
 /// A source with computed tensors in a file of their own.
 struct WithComputed {
@@ -24,6 +25,15 @@ struct WithComputed {
     bytes: Vec<u8>,
 }
 
+impl ReadAt for WithComputed {
+    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        if file != self.file {
+            return self.inner.read_exact_at(file, offset, buffer);
+        }
+        read_memory(&self.bytes, offset, buffer)
+    }
+}
+
 impl Reader for WithComputed {
     fn format(&self) -> Format {
         self.inner.format()
@@ -31,16 +41,6 @@ impl Reader for WithComputed {
 
     fn catalog(&self) -> &Catalog {
         &self.catalog
-    }
-
-    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        if file != self.file {
-            return self.inner.read_exact_at(file, offset, buffer);
-        }
-        let part =
-            usize::try_from(offset).ok().and_then(|start| self.bytes.get(start..)?.get(..buffer.len()));
-        buffer.copy_from_slice(part.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
     }
 
     fn unchanged(&self) -> Result<(), Errors> {

@@ -19,7 +19,6 @@ pub use options::check_ending;
 pub use verification::{Verification, VerifyOptions};
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::bind::{BindOptions, Bound, bind};
@@ -27,7 +26,7 @@ use crate::claims::Claims;
 use crate::diag::{Collector, Diagnostic, Errors, Stage};
 use crate::evidence::Evidence;
 use crate::exec::publish::{Destination, Kept, PublishOptions, Staging};
-use crate::exec::{ExecStats, Limits, ReadAt, execute};
+use crate::exec::{ExecStats, Limits, execute};
 use crate::fold::fold_keys;
 use crate::format::output::{OutputLayout, OutputOptions, OutputTensor, in_file_of, lay_out, lay_out_set};
 use crate::format::{FileSet, Format, OpenOptions, Reader, files_of, open, open_files, open_set};
@@ -406,9 +405,9 @@ impl<'a> Conversion<'a> {
         limits: &Limits,
         progress: &dyn Progress,
     ) -> Result<(ExecStats, Option<Kept>), Errors> {
-        let (catalog, source) = (self.reader.catalog(), Source(self.reader.as_ref()));
+        let (catalog, source) = (self.reader.catalog(), self.reader.as_ref());
         let places = &self.layout.placements;
-        let stats = execute(&self.plan, catalog, &source, staging, places, limits, progress)?;
+        let stats = execute(&self.plan, catalog, source, staging, places, limits, progress)?;
         staging.seal(&self.layout, 0..self.layout.files.len(), limits.threads, progress)?;
         Ok((stats, None))
     }
@@ -472,13 +471,4 @@ pub fn open_as(layout: &Layout, path: &Path, options: &OpenOptions) -> Result<Bo
 fn named_format(plan: &Plan) -> Option<Format> {
     let (file, _) = plan.targets.iter().find_map(|target| target.key.split_once("::"))?;
     Format::of_ending(Path::new(file))
-}
-
-/// The reader, as the execution sees it.
-struct Source<'a>(&'a dyn Reader);
-
-impl ReadAt for Source<'_> {
-    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(file, offset, buffer)
-    }
 }

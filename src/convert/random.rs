@@ -8,10 +8,11 @@ use super::tensor::Output;
 use crate::catalog::{Catalog, TensorMeta};
 use crate::diag::Errors;
 use crate::dtype::Dtype;
-use crate::exec::{Limits, Placement, ReadAt, execute};
+use crate::exec::{Limits, Placement, execute};
 use crate::mapping::forward::{Forward, stored_name};
 use crate::plan::{Check, Plan, Step, TensorPlan, unit};
 use crate::random::Random;
+use crate::read::{ReadAt, read_memory};
 use crate::verify::forward::{Differences, ForwardError, ForwardSide, Weights, compare_module};
 
 impl Computation<'_> {
@@ -255,10 +256,7 @@ impl Weights for MemoryWeights<'_> {
     }
 
     fn read(&self, tensor: &TensorMeta, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let start = offset as usize;
-        let bytes = (self.read)(tensor).and_then(|bytes| bytes.get(start..start + buffer.len()));
-        buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
+        read_memory((self.read)(tensor).ok_or(io::ErrorKind::UnexpectedEof)?, offset, buffer)
     }
 }
 
@@ -267,9 +265,6 @@ struct Memory<'a>(&'a BTreeMap<usize, Vec<u8>>);
 
 impl ReadAt for Memory<'_> {
     fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let start = offset as usize;
-        let bytes = self.0.get(&file).and_then(|bytes| bytes.get(start..start + buffer.len()));
-        buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
+        read_memory(self.0.get(&file).ok_or(io::ErrorKind::InvalidInput)?, offset, buffer)
     }
 }

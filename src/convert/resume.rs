@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::SystemTime;
 
-use super::{Conversion, Source};
+use super::Conversion;
 use crate::diag::Errors;
 use crate::exec::publish::{Fingerprint, Kept, Staging};
 use crate::exec::{ExecStats, Limits, Rounded, WriteAt, execute_by_file};
@@ -48,9 +48,9 @@ impl Conversion<'_> {
         let targets = self.plan.targets.iter().zip(places);
         let whole = targets.filter(|(_, place)| staging.is_kept(place.file));
         progress.advance(whole.map(|(target, _)| target.bytes()).sum());
-        let (catalog, source) = (self.reader.catalog(), Source(self.reader.as_ref()));
+        let (catalog, source) = (self.reader.catalog(), self.reader.as_ref());
         let target = ByFile { staging, layout, threads, progress };
-        let mut stats = execute_by_file(&self.plan, catalog, &source, &target, places, limits, progress)?;
+        let mut stats = execute_by_file(&self.plan, catalog, source, &target, places, limits, progress)?;
         stats.rounded.extend(staging.rounded_in_kept());
         let order: HashMap<&str, usize> =
             self.plan.targets.iter().enumerate().map(|(at, target)| (target.key.as_str(), at)).collect();

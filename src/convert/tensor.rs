@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use super::{Conversion, Source};
+use super::Conversion;
 use crate::diag::{ConvertCode, Diagnostic, Errors, ExecCode, nearest_key};
 use crate::exec::{Limits, Placement, WriteAt, execute};
 use crate::plan::{Check, Plan, Requirement, Step, TensorPlan};
@@ -64,7 +64,7 @@ impl Conversion<'_> {
         bytes.resize(length.unwrap_or_default(), 0);
         let output = Output::new(bytes);
         let places = [Placement { file: 0, offset: 0 }];
-        execute(&plan, catalog, &Source(self.reader.as_ref()), &output, &places, limits, progress)?;
+        execute(&plan, catalog, self.reader.as_ref(), &output, &places, limits, progress)?;
         self.reader.unchanged()?;
         Ok(output.into_bytes())
     }

@@ -242,6 +242,13 @@ impl Errors {
         self.named(path, |code| code == ExecCode::Write)
     }
 
+    /// Gives all diagnostics that code, as where a command's own stands for those of what it uses.
+    pub(crate) fn with_code(mut self, code: impl Into<Code>) -> Errors {
+        let code = code.into();
+        self.0.iter_mut().for_each(|diagnostic| diagnostic.code = code);
+        self
+    }
+
     fn named(mut self, path: &Path, is_of: impl Fn(Code) -> bool) -> Errors {
         for diagnostic in self.0.iter_mut().filter(|other| is_of(other.code) && other.file.is_none()) {
             diagnostic.file = Some(path.to_owned());

@@ -28,19 +28,18 @@ use globset::GlobSet;
 use crate::catalog::{Catalog, TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, DiffCode, Errors};
 use crate::dtype::Dtype;
+use crate::element::{Kind, kind};
 use crate::format::Reader;
 use crate::progress::Progress;
 
-mod element;
 mod json;
 mod run;
 mod stats;
 mod text;
 
-pub use element::Element;
+pub use crate::element::Element;
 pub use json::VERSION;
 
-use element::{Kind, kind};
 use run::{Measured, Pair};
 
 /// What a caller may ask of a comparison.

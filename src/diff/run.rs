@@ -7,16 +7,16 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::element::{Kind, kind};
 use super::stats::{Measure, Sums, Tally};
 use crate::catalog::{TensorMeta, row_major};
-use crate::diag::{Collector, Diagnostic, DiffCode, Errors};
+use crate::diag::{Diagnostic, DiffCode, Errors};
 use crate::dtype::Dtype;
-use crate::exec::{ReadAt, Rows};
+use crate::element::{Kind, kind};
+use crate::exec::Rows;
 use crate::format::Reader;
-use crate::parallel::with_threads;
+use crate::parallel::queue;
 use crate::progress::Progress;
 
 /// The bytes of the wider side's elements in a chunk.
@@ -97,8 +97,7 @@ pub(super) fn run(
     }
     // Elements of different types have no bits in common.
     let unequal = pairs.iter().map(|pair| AtomicBool::new(!pair.same_type())).collect();
-    let sources = readers.map(Source);
-    let run = Run { readers, sources, pairs, starts, unequal, progress };
+    let run = Run { readers, pairs, starts, unequal, progress };
     let mut found = run.pass(threads, jobs, |worker, job| worker.compare(job))?;
     let mut passed: Vec<u64> =
         found.iter_mut().flat_map(|worker| std::mem::take(&mut worker.passed)).collect();
@@ -109,19 +108,9 @@ pub(super) fn run(
     Ok(run.conclude(found))
 }
 
-/// A reader, as strided tensors are read.
-struct Source<'a>(&'a dyn Reader);
-
-impl ReadAt for Source<'_> {
-    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(file, offset, buffer)
-    }
-}
-
 /// A comparison, as all threads see it.
 struct Run<'a> {
     readers: [&'a dyn Reader; 2],
-    sources: [Source<'a>; 2],
     pairs: &'a [Pair],
     /// The number of each pair's first chunk.
     starts: Vec<u64>,
@@ -146,32 +135,11 @@ impl Run<'_> {
         jobs: u64,
         perform: impl Fn(&mut Worker<'a>, u64) -> Result<(), Errors> + Sync,
     ) -> Result<Vec<Worker<'a>>, Errors> {
-        let next = AtomicU64::new(0);
-        let stop = AtomicBool::new(false);
-        let work = || {
-            let mut worker = Worker::new(self);
-            let mut failure = None;
-            while !stop.load(Ordering::Relaxed) {
-                let job = next.fetch_add(1, Ordering::Relaxed);
-                if job >= jobs {
-                    break;
-                }
-                let cancelled = self.progress.cancelled();
-                let done = if cancelled { Err(self::cancelled()) } else { perform(&mut worker, job) };
-                if let Err(errors) = done {
-                    failure = Some((job, errors));
-                    stop.store(true, Ordering::Relaxed);
-                }
-            }
-            worker.free();
-            (worker, failure)
-        };
-        let ended = with_threads((threads as u64).min(jobs) as usize, None, &work);
-        let (workers, failures): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
-        match failures.into_iter().flatten().min_by_key(|(job, _)| *job) {
-            Some((_, errors)) => Err(errors),
-            None => Ok(workers),
-        }
+        let watched = (self.progress, &cancelled as &(dyn Fn() -> Errors + Sync));
+        let one = |worker: &mut Worker<'a>, job: usize| perform(worker, job as u64);
+        let mut workers = queue(jobs as usize, threads, watched, &|| Worker::new(self), &one)?;
+        workers.iter_mut().for_each(Worker::free);
+        Ok(workers)
     }
 
     fn conclude(&self, found: Vec<Worker<'_>>) -> Vec<Option<Measured>> {
@@ -283,10 +251,9 @@ impl<'a> Worker<'a> {
         }
         let buffer = &mut bytemuck::cast_slice_mut(words)[..length];
         if pair.strided[side] {
-            let rows = self.rows[side]
-                .get_or_insert_with(|| Rows::new(reader.catalog(), &self.run.sources[side], SCRATCH));
+            let rows = self.rows[side].get_or_insert_with(|| Rows::new(reader.catalog(), reader, SCRATCH));
             let read = rows.read(pair.tensors[side], &(start..start + count), buffer);
-            read.map_err(as_diff)?;
+            read.map_err(|errors| errors.with_code(DiffCode::Read))?;
             return Ok(length);
         }
         let read = reader.read_exact_at(meta.file, meta.offset + bytes(start), buffer);
@@ -305,13 +272,4 @@ impl<'a> Worker<'a> {
 /// Returns the first bytes of a buffer.
 fn bytes(words: &[u64], length: usize) -> &[u8] {
     &bytemuck::cast_slice(words)[..length]
-}
-
-/// Gives a failure to read the code that failures of a comparison have.
-fn as_diff(errors: Errors) -> Errors {
-    let mut collector = Collector::default();
-    for diagnostic in errors.diagnostics() {
-        collector.push(Diagnostic { code: DiffCode::Read.into(), ..diagnostic.clone() });
-    }
-    collector.finish(()).err().unwrap_or(errors)
 }

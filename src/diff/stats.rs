@@ -3,8 +3,8 @@
 //! All but the sums of the cosine can be merged in any order; those are kept per chunk and added in the order of the
 //! chunks, so that the result does not depend on who measured what.
 
-use super::element::{Kind, floats, int, kind, rank, spread};
 use crate::dtype::Dtype;
+use crate::element::{Kind, floats, int, kind, rank, spread};
 
 /// How many elements are taken apart at once; a multiple of all blocks' elements, and what is taken apart stays in the fastest cache.
 const BATCH: usize = 512;

@@ -3,15 +3,9 @@
 use std::io;
 
 use super::arrange::Place;
-use crate::catalog::TensorMeta;
-use crate::dtype::Dtype;
+use crate::element::Element;
 use crate::format::Reader;
-
-/// Elements that lie this far apart or less are read together.
-const GAP: u64 = 64;
-
-/// The most elements that are read at once.
-const SPAN: u64 = 1 << 18;
+use crate::read::Stored;
 
 /// A matrix inside a stored tensor: the element of a row and a column lies at the sum of their offsets, counted in
 /// elements from the tensor's first.
@@ -65,16 +59,22 @@ pub(super) fn read(reader: &dyn Reader, matrix: &Matrix) -> io::Result<Vec<f32>>
     let tensor = reader.catalog().tensors.get(matrix.tensor).ok_or_else(invalid)?;
     let (rows, columns) = (&matrix.rows, &matrix.columns);
     let mut values = vec![0.0; rows.len() * columns.len()];
+    let stored =
+        Stored { file: tensor.file, offset: tensor.offset, width: tensor.dtype.byte_width().unwrap_or(1) };
+    let number = |bytes: &[u8]| {
+        let number = Some(Element::stored(tensor.dtype, bytes)).filter(|_| tensor.dtype.is_computable());
+        number.and_then(Element::float).map_or(f32::NAN, |value| value as f32)
+    };
     // Neighbours in the file are taken one after the other, whichever axis they follow.
     if step(rows) < step(columns) {
         let offsets = columns.iter().flat_map(|column| rows.iter().map(move |row| row + column));
         let width = rows.len();
-        gather(reader, tensor, offsets, |at, value| {
-            values[at % width * columns.len() + at / width] = value;
+        stored.pick(reader, offsets, |at, bytes| {
+            values[at % width * columns.len() + at / width] = number(bytes);
         })?;
     } else {
         let offsets = rows.iter().flat_map(|row| columns.iter().map(move |column| row + column));
-        gather(reader, tensor, offsets, |at, value| values[at] = value)?;
+        stored.pick(reader, offsets, |at, bytes| values[at] = number(bytes))?;
     }
     Ok(values)
 }
@@ -83,50 +83,5 @@ fn step(offsets: &[u64]) -> u64 {
     match offsets {
         [first, second, ..] => first.abs_diff(*second),
         _ => u64::MAX,
-    }
-}
-
-/// Reads the elements at these offsets in their order; neighbours share a read.
-fn gather(
-    reader: &dyn Reader,
-    tensor: &TensorMeta,
-    offsets: impl Iterator<Item = u64>,
-    mut take: impl FnMut(usize, f32),
-) -> io::Result<()> {
-    let mut span: Vec<u64> = Vec::new();
-    let mut bytes = Vec::new();
-    let mut done = 0;
-    let mut flush = |span: &mut Vec<u64>, done: &mut usize| -> io::Result<()> {
-        let (Some(&first), Some(&last)) = (span.first(), span.last()) else { return Ok(()) };
-        let width = tensor.dtype.byte_width().unwrap_or(1);
-        bytes.resize(((last - first + 1) * width) as usize, 0);
-        reader.read_exact_at(tensor.file, tensor.offset + first * width, &mut bytes)?;
-        for offset in span.drain(..) {
-            let at = ((offset - first) * width) as usize;
-            take(*done, number(tensor.dtype, &bytes[at..at + width as usize]));
-            *done += 1;
-        }
-        Ok(())
-    };
-    for offset in offsets {
-        let joins = match (span.first(), span.last()) {
-            (Some(&first), Some(&last)) => offset > last && offset - last <= GAP && offset - first < SPAN,
-            _ => true,
-        };
-        if !joins {
-            flush(&mut span, &mut done)?;
-        }
-        span.push(offset);
-    }
-    flush(&mut span, &mut done)
-}
-
-fn number(dtype: Dtype, bytes: &[u8]) -> f32 {
-    match (dtype, bytes) {
-        (Dtype::F64, &[a, b, c, d, e, f, g, h]) => f64::from_le_bytes([a, b, c, d, e, f, g, h]) as f32,
-        (Dtype::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
-        (Dtype::F16, &[a, b]) => half::f16::from_le_bytes([a, b]).to_f32(),
-        (Dtype::BF16, &[a, b]) => half::bf16::from_le_bytes([a, b]).to_f32(),
-        _ => f32::NAN,
     }
 }

@@ -1,10 +1,9 @@
 //! What a requirement found in the weights.
 
-use half::{bf16, f16};
-
 use crate::catalog::{Catalog, ExtentId};
 use crate::diag::{DataCode, Diagnostic};
 use crate::dtype::Dtype;
+use crate::element::Element;
 use crate::plan::{Check, Loop, Requirement, unit};
 
 use super::jobs::check_loops;
@@ -130,12 +129,9 @@ fn place(catalog: &Catalog, (id, offset): (ExtentId, u64), loops: &[Loop], eleme
 
 /// Returns a value as its bits, and as a number where it is a float.
 fn show(dtype: Dtype, bits: u64) -> String {
-    let number = match dtype {
-        Dtype::F64 => f64::from_bits(bits),
-        Dtype::F32 => f64::from(f32::from_bits(bits as u32)),
-        Dtype::F16 => f64::from(f16::from_bits(bits as u16)),
-        Dtype::BF16 => f64::from(bf16::from_bits(bits as u16)),
-        _ => return format!("0x{bits:0width$x}", width = 2 * unit(dtype) as usize),
-    };
-    format!("0x{bits:0width$x} ({number:?})", width = 2 * unit(dtype) as usize)
+    let width = 2 * unit(dtype) as usize;
+    match (Element { dtype, bits }).float().filter(|_| dtype.is_computable()) {
+        Some(number) => format!("0x{bits:0width$x} ({number:?})"),
+        None => format!("0x{bits:0width$x}"),
+    }
 }

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use super::ReadAt;
 use super::buffer::Buffer;
 use super::copy::{fill, permute};
 use super::part::{Part, elements, merged, walk};
 use crate::catalog::{Catalog, ExtentContent, ExtentId, Place};
 use crate::diag::{Diagnostic, Errors, ExecCode};
 use crate::plan::{Loop, unit};
+use crate::read::ReadAt;
 
 /// What a positioned read costs beside its bytes, in nanoseconds. These three need only be about right: they choose
 /// between ways that give the same bytes.

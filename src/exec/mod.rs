@@ -6,15 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors, ExecCode};
 pub use crate::format::output::Placement;
-use crate::parallel::with_threads;
+use crate::parallel::queue;
 use crate::plan::{Plan, Step, ValueOp};
 use crate::progress::Progress;
+use crate::read::ReadAt;
 
 mod buffer;
 mod cast;
@@ -38,15 +39,6 @@ pub(crate) use convert::{bf16_bits, f16_bits};
 use jobs::{Job, Sizes};
 pub(crate) use rows::Rows;
 use worker::{Outcome, Worker};
-
-/// Source files that are read at given places.
-pub trait ReadAt: Sync {
-    /// Fills the buffer from that file of [`Catalog::files`], from that byte on.
-    ///
-    /// # Errors
-    /// Returns the system's error, or one for a file that ends too early.
-    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
-}
 
 /// Output files that are written at given places, by several threads at once.
 pub trait WriteAt: Sync {
@@ -252,31 +244,25 @@ impl Run<'_> {
     }
 
     fn perform(&self, jobs: &[Job], threads: usize) -> Outcome {
-        let next = AtomicUsize::new(0);
-        let stop = AtomicBool::new(false);
         let unlike = |requirement| check::unlike(requirement, self.catalog).is_some();
         let unmet = AtomicBool::new(self.plan.requirements.iter().any(unlike));
-        let work = || {
-            let mut worker = Worker::new(self);
-            while !stop.load(Ordering::Relaxed) {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                let Some(job) = jobs.get(number) else { break };
-                if unmet.load(Ordering::Relaxed) && !matches!(job, Job::Check { .. }) {
-                    // Nothing will be published; only the other requirements matter still.
-                    break;
-                }
-                let done = if self.progress.cancelled() { Err(cancelled()) } else { worker.perform(job) };
-                if let Err(errors) = done {
-                    worker.outcome.failure = Some((number, errors));
-                    stop.store(true, Ordering::Relaxed);
-                }
-                unmet.fetch_or(!worker.outcome.unmet.is_empty(), Ordering::Relaxed);
+        let one = |worker: &mut Worker<'_>, number: usize| {
+            let job = &jobs[number];
+            if unmet.load(Ordering::Relaxed) && !matches!(job, Job::Check { .. }) {
+                // Nothing will be published; only the other requirements matter still.
+                return Ok(());
             }
-            worker.finish()
+            worker.perform(job)?;
+            unmet.fetch_or(!worker.outcome.unmet.is_empty(), Ordering::Relaxed);
+            Ok(())
         };
-        let mut parts = with_threads(threads.min(jobs.len()), None, &work).into_iter();
-        let mut outcome = parts.next().unwrap_or_default();
-        parts.for_each(|part| outcome.add(part));
+        let watched = (self.progress, &cancelled as &(dyn Fn() -> Errors + Sync));
+        let workers = match queue(jobs.len(), threads, watched, &|| Worker::new(self), &one) {
+            Ok(workers) => workers,
+            Err(errors) => return Outcome { failure: Some(errors), ..Outcome::default() },
+        };
+        let mut outcome = Outcome::default();
+        workers.into_iter().for_each(|worker| outcome.add(worker.finish()));
         outcome
     }
 
@@ -311,7 +297,7 @@ impl Run<'_> {
     }
 
     fn conclude(&self, outcome: Outcome) -> Result<ExecStats, Errors> {
-        if let Some((_, errors)) = outcome.failure {
+        if let Some(errors) = outcome.failure {
             return Err(errors);
         }
         let mut collector = Collector::default();

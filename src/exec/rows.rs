@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use super::ReadAt;
 use super::gather::Gather;
 use super::jobs::check_loops;
 use super::part::merged;
 use super::worker::read_side;
 use crate::catalog::{Catalog, ExtentId};
 use crate::diag::Errors;
+use crate::read::ReadAt;
 
 /// Reads tensors of any strides row by row, in bounded memory.
 pub(crate) struct Rows<'a> {
@@ -54,15 +54,13 @@ mod tests {
     use crate::dtype::Dtype;
     use crate::exec::buffer::Buffer;
     use crate::exec::testing::units;
+    use crate::read::read_memory;
 
     struct Bytes(Vec<u8>);
 
     impl ReadAt for Bytes {
         fn read_exact_at(&self, _: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-            let start = offset as usize;
-            let bytes = self.0.get(start..start + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-            buffer.copy_from_slice(bytes);
-            Ok(())
+            read_memory(&self.0, offset, buffer)
         }
     }
 

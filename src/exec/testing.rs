@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 
-use super::{Progress, ReadAt, WriteAt};
+use super::{Progress, WriteAt};
 use crate::plan::Loop;
+use crate::read::{ReadAt, read_memory};
 
 /// Bytes that differ from their neighbours.
 pub(super) fn units(length: usize) -> Vec<u8> {
@@ -70,9 +71,7 @@ impl Files {
 impl ReadAt for Files {
     fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.check(offset, buffer.len())?;
-        let file = self.files[file].lock().unwrap();
-        buffer.copy_from_slice(&file[offset as usize..][..buffer.len()]);
-        Ok(())
+        read_memory(&self.files[file].lock().unwrap(), offset, buffer)
     }
 }
 

@@ -24,11 +24,11 @@ const CONVERTED: u64 = 1 << 13;
 /// The bytes of a run that are read before they are converted.
 const READ_RUN: u64 = 1 << 18;
 
-/// What a thread did and found.
+/// What was done and found.
 #[derive(Default)]
 pub(super) struct Outcome {
-    /// The error that stopped it and the number of the job.
-    pub(super) failure: Option<(usize, Errors)>,
+    /// The error that ended the work.
+    pub(super) failure: Option<Errors>,
     /// The requirements that do not hold.
     pub(super) unmet: BTreeMap<usize, Unmet>,
     /// What conversion lost, by target.
@@ -40,7 +40,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Adds another thread's.
+    /// Adds what another thread did, or this one later.
     pub(super) fn add(&mut self, other: Outcome) {
         for (requirement, unmet) in other.unmet {
             self.add_unmet(requirement, unmet);
@@ -50,11 +50,7 @@ impl Outcome {
         }
         self.bytes_read += other.bytes_read;
         self.bytes_written += other.bytes_written;
-        // The earliest job's error is the one that is shown.
-        self.failure = match (self.failure.take(), other.failure) {
-            (Some(ours), Some(theirs)) => Some(if theirs.0 < ours.0 { theirs } else { ours }),
-            (ours, theirs) => ours.or(theirs),
-        };
+        self.failure = self.failure.take().or(other.failure);
     }
 
     fn add_unmet(&mut self, requirement: usize, unmet: Unmet) {

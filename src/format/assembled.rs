@@ -5,6 +5,7 @@ use std::io;
 use super::{Format, Reader};
 use crate::catalog::{Catalog, Extent, ExtentContent, TensorMeta};
 use crate::diag::Errors;
+use crate::read::ReadAt;
 
 /// A reader whose last file is made of the extents of tensors, as they are read.
 struct Assembled {
@@ -45,15 +46,7 @@ pub fn assembled(reader: Box<dyn Reader>, tensors: Vec<TensorMeta>) -> Result<Bo
     Ok(Box::new(Assembled { inner: reader, catalog, file, begins, end }))
 }
 
-impl Reader for Assembled {
-    fn format(&self) -> Format {
-        self.inner.format()
-    }
-
-    fn catalog(&self) -> &Catalog {
-        &self.catalog
-    }
-
+impl ReadAt for Assembled {
     fn read_exact_at(&self, file: usize, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
         if file != self.file {
             return self.inner.read_exact_at(file, offset, buffer);
@@ -79,6 +72,16 @@ impl Reader for Assembled {
             (buffer, offset) = (later, offset + count as u64);
         }
         Ok(())
+    }
+}
+
+impl Reader for Assembled {
+    fn format(&self) -> Format {
+        self.inner.format()
+    }
+
+    fn catalog(&self) -> &Catalog {
+        &self.catalog
     }
 
     fn unchanged(&self) -> Result<(), Errors> {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use crate::catalog::Catalog;
 use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::dtype::Dtype;
+use crate::read::ReadAt;
 use crate::shown::escaped;
 
 mod assembled;
@@ -135,22 +136,12 @@ impl OpenOptions {
 }
 
 /// An open checkpoint: its headers, and its data on request.
-pub trait Reader: Send + Sync {
+pub trait Reader: ReadAt {
     /// Returns the format of its files.
     fn format(&self) -> Format;
 
     /// Returns what the headers say.
     fn catalog(&self) -> &Catalog;
-
-    /// Fills `buffer` with the bytes that begin `offset` bytes into a file, an index into [`Catalog::files`].
-    ///
-    /// The position is part of the call, so any number of threads may read at once.
-    ///
-    /// # Errors
-    /// Returns [`io::ErrorKind::UnexpectedEof`] where the file ends before the buffer is full,
-    /// [`io::ErrorKind::InvalidInput`] for a file that the catalog does not have, and what the system
-    /// reports.
-    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
     /// Checks that the files are still those that were opened, by their sizes and modification times.
     ///

@@ -10,6 +10,7 @@ use super::store::{OpenFile, Store};
 use super::{Format, Reader, shown};
 use crate::catalog::{Catalog, TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, Errors, FormatCode, Severity};
+use crate::read::ReadAt;
 
 /// The codes of tensors that are sound and of a kind that is not read.
 const UNREAD: &[FormatCode] = &[
@@ -188,6 +189,15 @@ fn name_of(path: &Path) -> String {
     shown(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy())
 }
 
+impl ReadAt for PartsReader {
+    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let Some(store) = self.stores.get(file) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no file {file}")));
+        };
+        store.read_exact_at(offset, buffer)
+    }
+}
+
 impl Reader for PartsReader {
     fn format(&self) -> Format {
         self.format
@@ -195,13 +205,6 @@ impl Reader for PartsReader {
 
     fn catalog(&self) -> &Catalog {
         &self.catalog
-    }
-
-    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let Some(store) = self.stores.get(file) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no file {file}")));
-        };
-        store.read_exact_at(offset, buffer)
     }
 
     fn stamps(&self) -> Vec<String> {

@@ -4,20 +4,23 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use half::{bf16, f16};
-
-use crate::catalog::{TensorMeta, row_major};
+use crate::catalog::{Catalog, TensorMeta, row_major};
 use crate::diag::{Diagnostic, Errors, InferCode};
 use crate::dtype::Dtype;
-use crate::exec::{bf16_bits, f16_bits};
+use crate::element::{floats, spread};
+use crate::exec::{Rows, bf16_bits, f16_bits};
 use crate::format::Reader;
 use crate::random::Random;
+use crate::read::Stored;
 
 /// The most bytes of a tensor that are kept in memory for lines across its rows.
 const KEPT: u64 = 16 << 20;
 
 /// Elements that are read at once.
-const CHUNK: u64 = 1 << 20;
+const CHUNK: u64 = 1 << 18;
+
+/// The most bytes that are held beside a chunk of a strided tensor, to pick from: the gaps between its elements included.
+const SCRATCH: u64 = 8 << 20;
 
 /// Returns whether tensors of that type can be compared element by element.
 pub(super) fn is_plain(dtype: Dtype) -> bool {
@@ -26,38 +29,66 @@ pub(super) fn is_plain(dtype: Dtype) -> bool {
 
 /// Turns stored bytes into the bits that the elements have in a type, rounded as a conversion does.
 fn bits(bytes: &[u8], from: Dtype, to: Dtype, out: &mut Vec<u64>) {
-    let width = from.byte_width().unwrap_or(1) as usize;
-    let raw = bytes.chunks_exact(width).map(|bytes| {
-        let mut value = [0; 8];
-        value[..width].copy_from_slice(bytes);
-        u64::from_le_bytes(value)
-    });
+    let (first, width) = (out.len(), from.byte_width().unwrap_or(1) as usize);
+    out.resize(first + bytes.len() / width, 0);
+    let out = &mut out[first..];
+    spread(from, bytes, out);
     if from == to {
-        out.extend(raw);
         return;
     }
-    let value = |bits: u64| match from {
-        Dtype::F64 => f64::from_bits(bits),
-        Dtype::F32 => f64::from(f32::from_bits(bits as u32)),
-        Dtype::F16 => f16::from_bits(bits as u16).to_f64(),
-        _ => bf16::from_bits(bits as u16).to_f64(),
-    };
-    out.extend(raw.map(value).map(|value| match to {
-        Dtype::F64 => value.to_bits(),
-        Dtype::F32 => u64::from((value as f32).to_bits()),
-        Dtype::F16 => u64::from(f16_bits(value)),
-        _ => u64::from(bf16_bits(value)),
-    }));
+    let mut values = vec![0.0; out.len()];
+    floats(from, out, &mut values);
+    for (bits, value) in out.iter_mut().zip(values) {
+        *bits = match to {
+            Dtype::F64 => value.to_bits(),
+            Dtype::F32 => u64::from((value as f32).to_bits()),
+            Dtype::F16 => u64::from(f16_bits(value)),
+            _ => u64::from(bf16_bits(value)),
+        };
+    }
 }
 
-/// All elements of a tensor, as bits.
-type Elements = Rc<Vec<u64>>;
+/// All elements of a tensor as bits of a type, row-major, each in as many bytes as the type has.
+pub(super) struct Elements {
+    dtype: Dtype,
+    width: usize,
+    bytes: Vec<u8>,
+}
+
+impl Elements {
+    fn new(dtype: Dtype, count: u64) -> Elements {
+        let width = dtype.byte_width().unwrap_or(1) as usize;
+        Elements { dtype, width, bytes: Vec::with_capacity(count as usize * width) }
+    }
+
+    fn extend(&mut self, values: &[u64]) {
+        values.iter().for_each(|value| self.bytes.extend_from_slice(&value.to_le_bytes()[..self.width]));
+    }
+
+    /// Returns how many there are.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() / self.width
+    }
+
+    /// Returns an element by its number.
+    pub(super) fn get(&self, place: usize) -> Option<u64> {
+        let bytes = self.bytes.get(place.checked_mul(self.width)?..)?.get(..self.width)?;
+        let mut bits = [0];
+        spread(self.dtype, bytes, &mut bits);
+        Some(bits[0])
+    }
+
+    /// Returns all, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
+        (0..self.len()).filter_map(|place| self.get(place))
+    }
+}
 
 /// A checkpoint's tensors, read as the elements of a given type.
 pub(super) struct Content<'a> {
     reader: &'a dyn Reader,
     /// Small tensors that were read last.
-    kept: RefCell<HashMap<(usize, Dtype), Elements>>,
+    kept: RefCell<HashMap<(usize, Dtype), Rc<Elements>>>,
 }
 
 impl<'a> Content<'a> {
@@ -66,62 +97,45 @@ impl<'a> Content<'a> {
     }
 
     pub(super) fn tensors(&self) -> &'a [TensorMeta] {
-        &self.reader.catalog().tensors
+        &self.catalog().tensors
     }
 
-    fn bytes(&self, tensor: &TensorMeta, offset: u64, buffer: &mut [u8]) -> Result<(), Errors> {
-        self.reader.read_exact_at(tensor.file, offset, buffer).map_err(|error| {
-            let error = Diagnostic::error(InferCode::Read, format!("cannot read it: {error}"));
-            error.tensor(tensor.key.clone()).into()
-        })
+    fn catalog(&self) -> &'a Catalog {
+        self.reader.catalog()
     }
 
-    /// Calls `chunk` with all elements, in order of the logical index.
+    /// Calls `chunk` with all elements, in order of the logical index, however they lie.
     fn scan(&self, at: usize, to: Dtype, chunk: &mut dyn FnMut(&[u64])) -> Result<(), Errors> {
         let tensor = &self.tensors()[at];
         let width = tensor.dtype.byte_width().unwrap_or(1);
         let elements = tensor.elements();
-        let mut values = Vec::new();
-        if tensor.strides == row_major(&tensor.shape) {
-            let mut buffer = Vec::new();
-            let mut start = 0;
-            while start < elements {
-                let count = CHUNK.min(elements - start);
-                buffer.resize((count * width) as usize, 0);
-                self.bytes(tensor, tensor.offset + start * width, &mut buffer)?;
-                values.clear();
-                bits(&buffer, tensor.dtype, to, &mut values);
-                chunk(&values);
-                start += count;
-            }
-            return Ok(());
+        let mut rows = Rows::new(self.catalog(), self.reader, SCRATCH);
+        // Words, so that the bytes are aligned for every type.
+        let mut words = vec![0_u64; (CHUNK.min(elements) * width).div_ceil(8) as usize];
+        let (mut values, mut start) = (Vec::new(), 0);
+        while start < elements {
+            let count = CHUNK.min(elements - start);
+            let buffer = &mut bytemuck::cast_slice_mut(&mut words)[..(count * width) as usize];
+            let read = rows.read(at, &(start..start + count), buffer);
+            read.map_err(|errors| errors.with_code(InferCode::Read))?;
+            values.clear();
+            bits(buffer, tensor.dtype, to, &mut values);
+            chunk(&values);
+            start += count;
         }
-        // A view with other strides: the storage that it spans is read as a whole.
-        let span: u64 = tensor.shape.iter().zip(&tensor.strides).map(|(n, s)| n.saturating_sub(1) * s).sum();
-        let mut buffer = vec![0; if elements == 0 { 0 } else { ((span + 1) * width) as usize }];
-        self.bytes(tensor, tensor.offset, &mut buffer)?;
-        let mut storage = Vec::new();
-        bits(&buffer, tensor.dtype, to, &mut storage);
-        let mut index = vec![0_u64; tensor.shape.len()];
-        for _ in 0..elements {
-            let place: u64 = index.iter().zip(&tensor.strides).map(|(i, s)| i * s).sum();
-            values.push(storage.get(place as usize).copied().unwrap_or_default());
-            advance(&mut index, &tensor.shape);
-        }
-        chunk(&values);
         Ok(())
     }
 
     /// Returns all elements of a tensor; small ones are kept for the next time.
-    pub(super) fn all(&self, at: usize, to: Dtype) -> Result<Elements, Errors> {
+    pub(super) fn all(&self, at: usize, to: Dtype) -> Result<Rc<Elements>, Errors> {
         if let Some(values) = self.kept.borrow().get(&(at, to)) {
             return Ok(Rc::clone(values));
         }
-        let mut values = Vec::new();
-        self.scan(at, to, &mut |chunk| values.extend_from_slice(chunk))?;
+        let mut values = Elements::new(to, self.tensors()[at].elements());
+        self.scan(at, to, &mut |chunk| values.extend(chunk))?;
         let values = Rc::new(values);
         let mut kept = self.kept.borrow_mut();
-        if kept.values().map(|values| values.len() as u64 * 8).sum::<u64>() > 4 * KEPT {
+        if kept.values().map(|values| values.bytes.len() as u64).sum::<u64>() > 4 * KEPT {
             kept.clear();
         }
         kept.insert((at, to), Rc::clone(&values));
@@ -131,29 +145,28 @@ impl<'a> Content<'a> {
     /// Returns the elements along an axis.
     pub(super) fn line(&self, at: usize, to: Dtype, axis: usize, line: u64) -> Result<Vec<u64>, Errors> {
         let tensor = &self.tensors()[at];
-        let strides = row_major(&tensor.shape);
-        let first: u64 = line_index(&tensor.shape, axis, line).iter().zip(&strides).map(|(i, s)| i * s).sum();
+        let index = line_index(&tensor.shape, axis, line);
+        let place = |strides: &[u64]| index.iter().zip(strides).map(|(i, s)| i * s).sum::<u64>();
         let (count, step) =
-            (tensor.shape.get(axis).copied().unwrap_or(1), strides.get(axis).copied().unwrap_or(1));
+            (tensor.shape.get(axis).copied().unwrap_or(1), tensor.strides.get(axis).copied().unwrap_or(1));
         let width = tensor.dtype.byte_width().unwrap_or(1);
-        let plain = tensor.strides == strides;
-        if !plain || (step > 1 && tensor.elements() * width <= KEPT) {
+        if step > 1 && tensor.elements() * width <= KEPT {
             let all = self.all(at, to)?;
-            let place = |index: u64| all.get((first + index * step) as usize).copied().unwrap_or_default();
-            return Ok((0..count).map(place).collect());
+            let strides = row_major(&tensor.shape);
+            let (first, step) = (place(&strides), strides.get(axis).copied().unwrap_or(1));
+            let value = |index: u64| all.get((first + index * step) as usize).unwrap_or_default();
+            return Ok((0..count).map(value).collect());
         }
+        let (first, mut found) = (place(&tensor.strides), Vec::new());
+        let stored = Stored { file: tensor.file, offset: tensor.offset, width };
+        let offsets = (0..count).map(|index| first + index * step);
+        let read = stored.pick(self.reader, offsets, |_, bytes| found.extend_from_slice(bytes));
+        read.map_err(|error| {
+            let error = Diagnostic::error(InferCode::Read, format!("cannot read the weights: {error}"));
+            error.file(&self.catalog().files[tensor.file]).tensor(&tensor.key)
+        })?;
         let mut values = Vec::new();
-        if step == 1 {
-            let mut buffer = vec![0; (count * width) as usize];
-            self.bytes(tensor, tensor.offset + first * width, &mut buffer)?;
-            bits(&buffer, tensor.dtype, to, &mut values);
-        } else {
-            let mut buffer = vec![0; width as usize];
-            for index in 0..count {
-                self.bytes(tensor, tensor.offset + (first + index * step) * width, &mut buffer)?;
-                bits(&buffer, tensor.dtype, to, &mut values);
-            }
-        }
+        bits(&found, tensor.dtype, to, &mut values);
         Ok(values)
     }
 

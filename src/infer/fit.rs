@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::blocks::{Block, Digit};
+use super::content::Elements;
 use super::express::{End, Model, place, span, start};
 use crate::catalog::row_major;
 
 /// Whether something holds of an element: all elements, its place, its index along an axis, and the axis's stride.
-type Holds<'a> = dyn Fn(&[u64], usize, u64, u64) -> bool + 'a;
+type Holds<'a> = dyn Fn(&Elements, usize, u64, u64) -> bool + 'a;
 
 impl Model<'_> {
     /// Cuts digits until those that stand on one axis of a tensor, or in tied parts, are of equal sizes.
@@ -238,7 +239,7 @@ impl Model<'_> {
 
     fn are_zeros(&self, group: usize, axis: usize, begin: u64, length: u64) -> bool {
         self.every(group, axis, &|values, place, at, _| {
-            !(begin..begin + length).contains(&at) || values.get(place) == Some(&0)
+            !(begin..begin + length).contains(&at) || values.get(place) == Some(0)
         })
     }
 

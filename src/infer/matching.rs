@@ -224,25 +224,25 @@ impl<'a> Matcher<'a> {
         }
         let wanted = self.target.all(at, tensor.dtype)?;
         let mut counts: HashMap<u64, u64> = HashMap::default();
-        wanted.iter().for_each(|&value| *counts.entry(value).or_default() += 1);
+        wanted.iter().for_each(|value| *counts.entry(value).or_default() += 1);
         let mut by_value: HashMap<u64, Vec<LineAt>> = HashMap::default();
         for &source in &among {
             let values = self.source.all(source, tensor.dtype)?;
             // One holds the other: all that is shared must be the whole of one of them.
             let mut own: HashMap<u64, u64> = HashMap::default();
-            values.iter().for_each(|&value| *own.entry(value).or_default() += 1);
+            values.iter().for_each(|value| *own.entry(value).or_default() += 1);
             let inside = own.keys().all(|value| counts.contains_key(value));
             let around = counts.keys().all(|value| *value == 0 || own.contains_key(value));
             let shared = own.keys().filter(|value| **value != 0 && counts.contains_key(value)).count();
             if !(inside || around || shared * 8 > own.len().min(counts.len())) || shared == 0 {
                 continue;
             }
-            for (place, &value) in values.iter().enumerate().filter(|(_, value)| counts.contains_key(value)) {
+            for (place, value) in values.iter().enumerate().filter(|(_, value)| counts.contains_key(value)) {
                 let found = LineAt { tensor: source as u32, axis: u8::MAX, line: place as u64 };
                 by_value.entry(value).or_default().push(found);
             }
         }
-        let groups = wanted.iter().map(|value| by_value.get(value).map(Vec::as_slice)).collect();
+        let groups = wanted.iter().map(|value| by_value.get(&value).map(Vec::as_slice)).collect();
         let chosen = choose(groups, &|tensor| self.similarity(at, tensor), self.source.tensors());
         let places = wanted.iter().zip(chosen).map(|(value, chosen)| match chosen {
             Some(found) => {
@@ -250,7 +250,7 @@ impl<'a> Matcher<'a> {
                 let index = line_index(shape, usize::MAX, found.line);
                 Place::At { tensor: found.tensor as usize, axis: None, index }
             }
-            None if *value == 0 => Place::Zeros,
+            None if value == 0 => Place::Zeros,
             None => Place::Unknown,
         });
         Ok(Some(Found { axis: None, places: places.collect() }))

@@ -5,6 +5,7 @@ use std::io;
 
 use super::seen::Seen;
 use crate::catalog::TensorMeta;
+use crate::read::{ReadAt, Stored};
 use crate::verify::naive::Found;
 
 /// The most elements of a head that is taken out.
@@ -125,16 +126,12 @@ impl Iterator for Steps {
 }
 
 impl Head {
-    /// Reads its elements, row-major; `read` fills a buffer from a byte of the tensor's file on.
+    /// Reads its elements, row-major, each of so many bytes.
     ///
     /// # Errors
     /// Returns what reading reports, and [`io::ErrorKind::InvalidData`] where stored copies of an element differ.
-    pub fn read(
-        &self,
-        tensor: &TensorMeta,
-        width: u64,
-        read: &dyn Fn(u64, &mut [u8]) -> io::Result<()>,
-    ) -> io::Result<Vec<u8>> {
+    pub fn read(&self, tensor: &TensorMeta, width: u64, source: &dyn ReadAt) -> io::Result<Vec<u8>> {
+        let stored = Stored { file: tensor.file, offset: tensor.offset, width };
         let offset = |number: u64| {
             let mut rest = number;
             let mut elements = 0;
@@ -142,7 +139,7 @@ impl Head {
                 elements += rest % size * stride;
                 rest /= size;
             }
-            tensor.offset + elements * width
+            elements
         };
         let width = width as usize;
         let mut bytes = vec![0; self.places.len() * width];
@@ -150,21 +147,16 @@ impl Head {
         let mut order: Vec<(u64, usize)> =
             self.places.iter().enumerate().map(|(number, place)| (offset(*place), number)).collect();
         order.sort_unstable();
-        let next = |a: &(u64, usize), b: &(u64, usize)| b.0 == a.0 + width as u64;
-        for run in order.chunk_by(next) {
-            let mut buffer = vec![0; run.len() * width];
-            read(run[0].0, &mut buffer)?;
-            for ((_, number), element) in run.iter().zip(buffer.chunks(width)) {
-                bytes[number * width..][..width].copy_from_slice(element);
-            }
-        }
-        let mut element = vec![0; width];
-        for (number, place) in &self.copies {
-            read(offset(*place), &mut element)?;
-            if bytes[number * width..][..width] != element[..] {
-                let message = "the stored copies of an element differ";
-                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
-            }
+        stored.pick(source, order.iter().map(|(offset, _)| *offset), |at, element| {
+            bytes[order[at].1 * width..][..width].copy_from_slice(element);
+        })?;
+        let mut differ = false;
+        stored.pick(source, self.copies.iter().map(|(_, place)| offset(*place)), |at, element| {
+            differ |= bytes[self.copies[at].0 * width..][..width] != *element;
+        })?;
+        if differ {
+            let message = "the stored copies of an element differ";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         Ok(bytes)
     }

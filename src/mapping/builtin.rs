@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use serde::de::{IgnoredAny, MapAccess, Visitor};
@@ -16,6 +15,7 @@ use super::names::Names;
 use super::nest::is_prefix;
 use super::read::read_built_in;
 use crate::notation::Text;
+use crate::parallel::in_parallel;
 use crate::span::{Source, Span};
 
 macro_rules! files {
@@ -116,27 +116,12 @@ pub fn family(name: &str) -> Option<Mapping> {
 
 /// Returns the built-in families that are wanted, in order. They are read by several threads.
 pub(super) fn families(wanted: &(dyn Fn(&str) -> bool + Sync)) -> Vec<Mapping> {
-    let (next, read) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
-    thread::scope(|scope| {
-        let work = || {
-            while let Some((name, _)) = FILES.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if let Some(mapping) = Some(*name).filter(|name| wanted(name)).and_then(family) {
-                    read.lock().unwrap_or_else(PoisonError::into_inner).push(mapping);
-                }
-            }
-        };
-        // Where the system has no more threads to give, this one does all.
-        for _ in 1..threads {
-            if thread::Builder::new().spawn_scoped(scope, work).is_err() {
-                break;
-            }
-        }
-        work();
-    });
-    let mut families: Vec<Mapping> = read.into_inner().unwrap_or_else(PoisonError::into_inner);
-    families.sort_by_key(|mapping| FILES.iter().position(|(name, _)| *name == mapping.family));
-    families
+    let one = |at: usize| Ok(Some(FILES[at].0).filter(|name| wanted(name)).and_then(family));
+    match in_parallel(FILES.len(), threads, &(), &one) {
+        Ok(read) => read.into_iter().flatten().collect(),
+        Err(errors) => unreachable!("nothing fails and nobody stops it: {errors}"),
+    }
 }
 
 /// As much of a file as tells the names of its tensors.

@@ -15,6 +15,7 @@ use qkvconv::dtype::Dtype;
 use qkvconv::evidence::{Limits, examine};
 use qkvconv::format::{Format, OpenOptions, Reader, assembled, open};
 use qkvconv::mapping::select::select;
+use qkvconv::read::{ReadAt, read_memory};
 use qkvconv::verify::readback::read_back;
 
 use crate::kit::{self, Folder, Nobody, Tensor, Tensors, read, width, write};
@@ -26,6 +27,12 @@ struct Files {
     files: Vec<Vec<u8>>,
 }
 
+impl ReadAt for Files {
+    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        read_memory(self.files.get(file).ok_or(io::ErrorKind::InvalidInput)?, offset, buffer)
+    }
+}
+
 impl Reader for Files {
     fn format(&self) -> Format {
         Format::PyTorch
@@ -33,13 +40,6 @@ impl Reader for Files {
 
     fn catalog(&self) -> &Catalog {
         &self.catalog
-    }
-
-    fn read_exact_at(&self, file: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let start = offset as usize;
-        let bytes = self.files.get(file).and_then(|file| file.get(start..start + buffer.len()));
-        buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
     }
 
     fn unchanged(&self) -> Result<(), Errors> {

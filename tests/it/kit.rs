@@ -15,6 +15,7 @@ use qkvconv::exec::publish::{Destination, PublishOptions};
 use qkvconv::format::{Format, OpenOptions, Reader, open};
 use qkvconv::mapping::select::select;
 use qkvconv::progress::Progress;
+use qkvconv::read::{ReadAt, read_memory};
 use qkvconv::span::Source;
 use serde_json::{Value, json};
 
@@ -367,6 +368,12 @@ pub(crate) struct Memory {
     pub(crate) bytes: Vec<u8>,
 }
 
+impl ReadAt for Memory {
+    fn read_exact_at(&self, _: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        read_memory(&self.bytes, offset, buffer)
+    }
+}
+
 impl Reader for Memory {
     fn format(&self) -> Format {
         self.format
@@ -374,13 +381,6 @@ impl Reader for Memory {
 
     fn catalog(&self) -> &Catalog {
         &self.catalog
-    }
-
-    fn read_exact_at(&self, _: usize, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let start = offset as usize;
-        let bytes = self.bytes.get(start..start + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-        buffer.copy_from_slice(bytes);
-        Ok(())
     }
 
     fn unchanged(&self) -> Result<(), Errors> {

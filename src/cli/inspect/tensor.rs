@@ -220,9 +220,9 @@ impl Look<'_> {
         };
         let array = OutputTensor { key: &tensor.key, dtype: tensor.dtype, shape: &found.shape };
         let layout = lay_out_array(&array)?;
-        let read = |offset: u64, buffer: &mut [u8]| self.reader.read_exact_at(tensor.file, offset, buffer);
-        let bytes =
-            found.read(tensor, width, &read).map_err(|error| fail(format!("cannot be read: {error}")))?;
+        let bytes = found
+            .read(tensor, width, self.reader)
+            .map_err(|error| fail(format!("cannot be read: {error}")))?;
         let path = file.target().to_owned();
         file.publish(&whole(&layout, &bytes))?;
         let axes: Vec<String> =

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::diag::{Diagnostic, FormatCode};
 use crate::format::store::Store;
+use crate::read::read_memory;
 
 /// The bytes that are read at once.
 const BLOCK: u64 = 1 << 16;
@@ -149,10 +150,7 @@ pub(super) struct Memory(pub(super) Vec<u8>);
 
 impl Store for Memory {
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        let bytes = self.0.get(start..start.saturating_add(buffer.len()));
-        buffer.copy_from_slice(bytes.ok_or(std::io::ErrorKind::UnexpectedEof)?);
-        Ok(())
+        read_memory(&self.0, offset, buffer)
     }
 }
 

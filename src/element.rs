@@ -6,7 +6,7 @@ use crate::dtype::Dtype;
 
 /// What the elements of a type can be compared as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Numbers that a double holds exactly.
     Float,
     /// Whole numbers.
@@ -16,7 +16,7 @@ pub(super) enum Kind {
 }
 
 /// Returns what the elements of a type can be compared as.
-pub(super) fn kind(dtype: Dtype) -> Kind {
+pub(crate) fn kind(dtype: Dtype) -> Kind {
     match dtype {
         Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16 => Kind::Float,
         Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E4M3Fnuz | Dtype::F8E5M2Fnuz => Kind::Float,
@@ -39,8 +39,15 @@ pub struct Element {
 
 impl Element {
     /// Returns the hexadecimal digits that its bits take.
-    pub(super) fn digits(self) -> usize {
+    pub(crate) fn digits(self) -> usize {
         if self.dtype.is_quantised() { 2 } else { self.dtype.bits().div_ceil(4) as usize }
+    }
+
+    /// Takes an element's stored bytes; of a type whose elements share bytes it has none of its own.
+    pub(crate) fn stored(dtype: Dtype, bytes: &[u8]) -> Element {
+        let mut bits = [0];
+        spread(dtype, bytes, &mut bits);
+        Element { dtype, bits: bits[0] }
     }
 
     /// Returns the number that a floating-point element is; `None` for other types and for those whose bits alone are
@@ -77,7 +84,7 @@ impl fmt::Display for Element {
 }
 
 /// Spreads stored elements, one per word. Packed types are taken from the low bits up.
-pub(super) fn spread(dtype: Dtype, bytes: &[u8], out: &mut [u64]) {
+pub(crate) fn spread(dtype: Dtype, bytes: &[u8], out: &mut [u64]) {
     match dtype.bits() {
         4 => {
             for (pair, &byte) in out.chunks_exact_mut(2).zip(bytes) {
@@ -115,7 +122,7 @@ pub(super) fn spread(dtype: Dtype, bytes: &[u8], out: &mut [u64]) {
 ///
 /// # Panics
 /// Panics for a type that is not [`Kind::Float`].
-pub(super) fn floats(dtype: Dtype, bits: &[u64], out: &mut [f64]) {
+pub(crate) fn floats(dtype: Dtype, bits: &[u64], out: &mut [f64]) {
     fn fill(bits: &[u64], out: &mut [f64], value: impl Fn(u64) -> f64) {
         out.iter_mut().zip(bits).for_each(|(out, &bits)| *out = value(bits));
     }
@@ -143,7 +150,7 @@ fn half_to_single(bits: u16) -> f32 {
 }
 
 /// Returns the number that an integer or BOOL is.
-pub(super) fn int(dtype: Dtype, bits: u64) -> i128 {
+pub(crate) fn int(dtype: Dtype, bits: u64) -> i128 {
     match dtype {
         Dtype::I8 => i128::from(bits as i8),
         Dtype::I16 => i128::from(bits as i16),
@@ -154,7 +161,7 @@ pub(super) fn int(dtype: Dtype, bits: u64) -> i128 {
 }
 
 /// Maps the bits of a float to whole numbers in the order of the values, neighbours to neighbours and both zeros to 0.
-pub(super) fn rank(dtype: Dtype, bits: u64) -> i64 {
+pub(crate) fn rank(dtype: Dtype, bits: u64) -> i64 {
     let sign = 1 << (dtype.bits() - 1);
     let magnitude = (bits & (sign - 1)) as i64;
     if bits & sign == 0 { magnitude } else { -magnitude }
