@@ -9,6 +9,7 @@ mod element;
 mod escape;
 mod facts;
 mod input;
+mod item;
 mod legacy;
 mod overlap;
 mod pickle;
@@ -33,7 +34,8 @@ use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use array::Placed;
 use place::Storages;
 use rebuild::Described;
-use value::{Heap, Value};
+pub(super) use item::{dtype_of, item, values};
+pub(super) use value::{Heap, Value};
 
 /// What the format is.
 pub(super) const SPEC: Spec = Spec {
