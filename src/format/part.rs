@@ -73,8 +73,7 @@ impl Part {
     /// Reports what is wrong with one tensor: one of a kind that is not read is an error only where it is needed, a damaged
     /// one is always.
     pub(crate) fn refuse(&mut self, key: String, diagnostic: Diagnostic, out: &mut Collector) {
-        let diagnostic =
-            if diagnostic.file.is_none() { diagnostic.file(self.path()) } else { diagnostic };
+        let diagnostic = if diagnostic.file.is_none() { diagnostic.file(self.path()) } else { diagnostic };
         let diagnostic = if diagnostic.tensors.is_empty() { diagnostic.tensor(&key) } else { diagnostic };
         if UNREAD.iter().any(|code| diagnostic.code == *code) {
             self.unread.push((key, diagnostic));

@@ -170,7 +170,8 @@ impl<'h> Metadata<'h> {
             _ => return Err(bad("a tensor's type is no type of torch")),
         };
         let dtype = dtype_of(name).ok_or_else(|| {
-            let message = format!("its elements are of the type `torch.{}`, which cannot be held", shown(name));
+            let message =
+                format!("its elements are of the type `torch.{}`, which cannot be held", shown(name));
             let help = "load it in Python, convert it to another type and save it again";
             Diagnostic::error(FormatCode::UnsupportedTensor, message).help(help)
         })?;

@@ -28,12 +28,17 @@ pub(super) const SPEC: Spec = Spec {
     file_name: LIST,
     endings: &["metadata"],
     shards: Shards::Apart,
-    is_it: |probe| Ok(is_list(probe.head)),
-    may_be: |probe: &Probe<'_>| probe.file.path.file_name().is_some_and(|name| name == LIST),
+    // A damaged list is no file of `torch.save`, which would say of other things that they are wrong.
+    is_it: |probe| Ok(is_list(probe.head) || is_named(probe) && matches!(probe.head, [0x80, 2..=5, ..])),
+    may_be: is_named,
     read: read::read,
     write: None,
     find: Some(Find { named: |_| None, in_folder }),
 };
+
+fn is_named(probe: &Probe<'_>) -> bool {
+    probe.file.path.file_name().is_some_and(|name| name == LIST)
+}
 
 fn is_list(head: &[u8]) -> bool {
     matches!(head, [0x80, 2..=5, ..]) && head.windows(MODULE.len()).any(|bytes| bytes == MODULE)

@@ -134,7 +134,10 @@ impl<'h> Reader<'h, '_> {
             let Some(stored) = self.metadata.stored(listed.name, &offsets) else {
                 let message = "the list of the checkpoint does not say where a part of the tensor is stored";
                 let found = format!("the part of the sizes {lengths:?} at {offsets:?}");
-                return Err(Diagnostic::error(FormatCode::BadHeader, message).found(found).help(DAMAGED).into());
+                return Err(Diagnostic::error(FormatCode::BadHeader, message)
+                    .found(found)
+                    .help(DAMAGED)
+                    .into());
             };
             let Some(item) = self.item(&key, &stored)? else {
                 self.missing.entry(stored.file.to_owned()).or_default().insert(key.clone(), ());
@@ -150,7 +153,11 @@ impl<'h> Reader<'h, '_> {
                 let found = format!("{} {:?}", item.tensor.dtype, item.tensor.shape);
                 let expected = format!("{dtype} {lengths:?}");
                 let diagnostic = Diagnostic::error(FormatCode::BadTensor, message).expected(expected);
-                return Err(diagnostic.found(found).help(DAMAGED).file(&self.folder.join(stored.file)).into());
+                return Err(diagnostic
+                    .found(found)
+                    .help(DAMAGED)
+                    .file(&self.folder.join(stored.file))
+                    .into());
             }
             let content = ExtentContent::Stored { file: item.store, offset: item.tensor.offset };
             extents.push(Extent { offsets, lengths, strides: item.tensor.strides, content });
@@ -226,7 +233,8 @@ impl<'h> Reader<'h, '_> {
             return Ok(*known);
         }
         if let Some(problem) = name_problem(name) {
-            let message = format!("the list of the checkpoint names the file `{}`, which {problem}", shown(name));
+            let message =
+                format!("the list of the checkpoint names the file `{}`, which {problem}", shown(name));
             let diagnostic = Diagnostic::error(FormatCode::PathEscape, message).file(self.list);
             let diagnostic = diagnostic.expected("a file below the list's folder");
             return Err(diagnostic.help("do not trust this checkpoint").into());

@@ -32,9 +32,9 @@ use super::{Format, OpenOptions};
 use crate::catalog::TensorMeta;
 use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use array::Placed;
+pub(super) use item::{dtype_of, item, values};
 use place::Storages;
 use rebuild::Described;
-pub(super) use item::{dtype_of, item, values};
 pub(super) use value::{Heap, Value};
 
 /// What the format is.
