@@ -123,6 +123,12 @@ fn a_transformed_chunk_is_no_tensor() {
 }
 
 #[test]
+fn chunks_in_safetensors_are_told() {
+    let text = said(open(&data("as_safetensors"), &OpenOptions::default()));
+    assert!(text.contains("format/not-read") && text.contains("SerializationFormat.SAFETENSORS"), "{text}");
+}
+
+#[test]
 fn a_missing_file_is_named_with_its_tensors() {
     let folder = copy("grid");
     std::fs::remove_file(folder.join("dcp/__1_0.distcp")).expect("removes");

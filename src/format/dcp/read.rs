@@ -13,6 +13,7 @@ use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use crate::format::part::Part;
 use crate::format::pytorch::{item, values};
 use crate::format::root::{Content, Descent, Leaf, choose};
+use crate::format::safetensors::looks_like;
 use crate::format::shards::{check_link, name_problem};
 use crate::format::store::{OpenFile, Store};
 use crate::format::{Format, OpenOptions, shown};
@@ -205,10 +206,16 @@ impl<'h> Reader<'h, '_> {
             return Err(damaged(FormatCode::Truncated, message));
         };
         if part.bytes(0, part.size.min(2))? != b"PK" {
-            let message = format!(
-                "what is stored at byte {} is no archive of `torch.save`, which alone is read",
-                stored.offset
-            );
+            if looks_like(&of_file.bytes(0, of_file.size.min(1024))?) {
+                let message = "its parts are stored as safetensors (`SerializationFormat.SAFETENSORS`), which is not read here";
+                let help = "save it with `SerializationFormat.TORCH_SAVE`, the default, or load it with \
+                            torch.distributed.checkpoint and save it as one file";
+                return Err(Diagnostic::error(FormatCode::NotRead, message)
+                    .file(&of_file.path)
+                    .help(help)
+                    .into());
+            }
+            let message = format!("what is stored at byte {} is no archive of `torch.save`", stored.offset);
             return Err(damaged(FormatCode::BadStorage, message));
         }
         let (mut tensor, spool) = item(&part, key)?;

@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
 from safetensors.torch import save_file
+from torch.distributed.checkpoint.filesystem import FileSystemWriter, SerializationFormat
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -121,6 +122,9 @@ def faulty():
     save_file({**tensors, "layers.0.attention.wq.weight": rows}, HERE / "overlap.expected.safetensors")
     (HERE / "overlap.expected.safetensors").chmod(0o644)
     edited("transformed", {"w": torch.ones(2, 3)}, transformed)
+    shutil.rmtree(HERE / "as_safetensors", ignore_errors=True)
+    writer = FileSystemWriter("as_safetensors", serialization_format=SerializationFormat.SAFETENSORS)
+    dcp.save({"w": torch.ones(2, 3)}, storage_writer=writer, no_dist=True)
 
 
 def run(rank, world, name, port):
