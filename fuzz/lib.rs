@@ -66,6 +66,20 @@ pub fn tensorflow(bytes: &[u8]) {
     });
 }
 
+/// Opens a folder of torch.distributed.checkpoint: the first two bytes say how long the list is; what follows it is the data.
+pub fn dcp(bytes: &[u8]) {
+    let Some((length, rest)) = bytes.split_first_chunk::<2>() else { return };
+    let at = usize::from(u16::from_le_bytes(*length)).min(rest.len());
+    let (list, data) = rest.split_at(at);
+    with_folder(|folder| {
+        let written = std::fs::write(folder.join("__0_0.distcp"), data)
+            .and_then(|()| std::fs::write(folder.join(".metadata"), list));
+        if written.is_ok() {
+            read_path(folder);
+        }
+    });
+}
+
 /// The longest that a mapping file may take: those of 64 KiB take a few milliseconds, also where code is not optimised.
 const SLOWEST: Duration = Duration::from_secs(5);
 

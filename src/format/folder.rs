@@ -56,6 +56,7 @@ pub(super) fn checkpoint_in(folder: &Path, options: &OpenOptions) -> Result<Path
     } else if let [file] = safetensors[..] {
         file.to_owned()
     } else if safetensors.len() > 1
+        && found_in(folder)?.is_none()
         && let Some(diagnostic) = foreign::of_parts(folder)
     {
         return Err(diagnostic.into());

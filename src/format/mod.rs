@@ -19,6 +19,7 @@ use crate::read::ReadAt;
 use crate::shown::escaped;
 
 mod assembled;
+mod dcp;
 mod facts;
 mod folder;
 mod foreign;
@@ -75,6 +76,8 @@ pub enum Format {
     Msgpack,
     /// GGUF, the format of llama.cpp.
     Gguf,
+    /// A folder of torch.distributed.checkpoint: `.metadata`, and files with parts of tensors.
+    Dcp,
 }
 
 /// What is allowed and known while opening a checkpoint.
@@ -181,7 +184,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Error
     if is_folder {
         reader.catalog.warnings.extend(folder::unread(&named, &file, &reader.catalog.files));
     }
-    Ok(Box::new(reader))
+    reader.whole()
 }
 
 /// Opens files as one checkpoint without an index; `path` stands in messages for all of them.
@@ -189,7 +192,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>, Error
 /// # Errors
 /// Returns everything that is wrong with the headers, and `format/duplicate-key` for a tensor in two files.
 pub fn open_files(path: &Path, files: &[PathBuf], options: &OpenOptions) -> Result<Box<dyn Reader>, Errors> {
-    Ok(Box::new(open_as_one(path, files, options)?))
+    open_as_one(path, files, options)?.whole()
 }
 
 /// Says that nothing can be opened there; what looks like a repository of a hub has to be fetched first.
@@ -228,7 +231,8 @@ pub fn open_set(
     let mut collector = Collector::default();
     let parts = files.iter().filter_map(|(name, file)| {
         let mut part = open_part(file, options, &mut collector)?;
-        part.tensors.iter_mut().for_each(|tensor| tensor.key = format!("{name}::{}", tensor.key));
+        let tensors = part.tensors.iter_mut().chain(&mut part.in_extents);
+        tensors.for_each(|tensor| tensor.key = format!("{name}::{}", tensor.key));
         for (key, reason) in &mut part.unread {
             *key = format!("{name}::{key}");
             reason.tensors = vec![key.clone()];
@@ -237,7 +241,7 @@ pub fn open_set(
     });
     let parts: Vec<Part> = parts.collect();
     split::check(&parts, false, options, &mut collector);
-    Ok(Box::new(part::assemble(path, parts, collector)?))
+    part::assemble(path, parts, collector)?.whole()
 }
 
 /// Where the files of a set lie.

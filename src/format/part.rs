@@ -5,10 +5,11 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::assembled::assembled;
 use super::member::Membership;
 use super::store::{OpenFile, Store};
 use super::{Format, Reader, shown};
-use crate::catalog::{Catalog, TensorMeta, row_major};
+use crate::catalog::{Catalog, ExtentContent, TensorMeta, row_major};
 use crate::diag::{Collector, Diagnostic, Errors, FormatCode, Severity};
 use crate::read::ReadAt;
 
@@ -34,6 +35,8 @@ pub(crate) struct Part {
     pub(crate) stores: Vec<(usize, Arc<dyn Store>)>,
     /// The tensors; [`TensorMeta::file`] is an index into [`Part::stores`] here.
     pub(crate) tensors: Vec<TensorMeta>,
+    /// The tensors that lie in extents, each of which has its file in [`Part::stores`].
+    pub(crate) in_extents: Vec<TensorMeta>,
     /// The free-form metadata.
     pub(crate) metadata: BTreeMap<String, String>,
     /// What stands among the tensors and cannot be read; see [`Catalog::unread`].
@@ -54,6 +57,7 @@ impl Part {
             files,
             stores,
             tensors: Vec::new(),
+            in_extents: Vec::new(),
             metadata: BTreeMap::new(),
             unread: Vec::new(),
             facts: None,
@@ -70,7 +74,7 @@ impl Part {
     /// Reports what is wrong with one tensor: one of a kind that is not read is an error only where it is needed, a damaged
     /// one is always.
     pub(crate) fn refuse(&mut self, key: String, diagnostic: Diagnostic, out: &mut Collector) {
-        let diagnostic = diagnostic.file(self.path());
+        let diagnostic = if diagnostic.file.is_none() { diagnostic.file(self.path()) } else { diagnostic };
         let diagnostic = if diagnostic.tensors.is_empty() { diagnostic.tensor(&key) } else { diagnostic };
         if UNREAD.iter().any(|code| diagnostic.code == *code) {
             self.unread.push((key, diagnostic));
@@ -90,6 +94,8 @@ impl Part {
 pub(crate) struct PartsReader {
     format: Format,
     pub(crate) catalog: Catalog,
+    /// The tensors that lie in extents, which the catalog lacks.
+    in_extents: Vec<TensorMeta>,
     files: Vec<Arc<OpenFile>>,
     stores: Vec<Arc<dyn Store>>,
 }
@@ -106,7 +112,7 @@ pub(crate) fn assemble(source: &Path, parts: Vec<Part>, mut out: Collector) -> R
     let ((), warnings) = out.finish(())?;
     let format = parts.first().map_or(Format::Safetensors, |part| part.format);
     let (mut files, mut stores, mut named, mut tensors) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let (mut unread, mut facts) = (Vec::new(), Vec::new());
+    let (mut in_extents, mut unread, mut facts) = (Vec::new(), Vec::new(), Vec::new());
     for mut part in parts {
         unread.append(&mut part.unread);
         facts.extend(part.facts.take().map(|said| (part.path().to_owned(), said)));
@@ -116,6 +122,13 @@ pub(crate) fn assemble(source: &Path, parts: Vec<Part>, mut out: Collector) -> R
             stores.push(store);
         }
         files.extend(part.files);
+        for mut tensor in part.in_extents {
+            tensor.extents.iter_mut().for_each(|extent| match &mut extent.content {
+                ExtentContent::Stored { file, .. } => *file += first,
+                ExtentContent::Fill(_) => {}
+            });
+            in_extents.push(tensor);
+        }
         tensors.extend(part.tensors.into_iter().map(|mut tensor| {
             tensor.file += first;
             straighten(&mut tensor);
@@ -127,7 +140,18 @@ pub(crate) fn assemble(source: &Path, parts: Vec<Part>, mut out: Collector) -> R
     catalog.unread = unread;
     catalog.facts = facts;
     catalog.warnings = warnings;
-    Ok(PartsReader { format, catalog, files, stores })
+    Ok(PartsReader { format, catalog, in_extents, files, stores })
+}
+
+impl PartsReader {
+    /// Returns the checkpoint with its tensors that lie in extents put together.
+    ///
+    /// # Errors
+    /// As [`assembled`].
+    pub(super) fn whole(mut self) -> Result<Box<dyn Reader>, Errors> {
+        let in_extents = std::mem::take(&mut self.in_extents);
+        if in_extents.is_empty() { Ok(Box::new(self)) } else { assembled(Box::new(self), in_extents) }
+    }
 }
 
 /// Gives dimensions of one element, whose stride says nothing, the stride of a row-major tensor.
@@ -147,7 +171,7 @@ fn straighten(tensor: &mut TensorMeta) {
 fn check_distinct(parts: &[Part], out: &mut Collector) {
     let mut owners: HashMap<&str, &Path> = HashMap::new();
     for part in parts {
-        for entry in &part.tensors {
+        for entry in part.tensors.iter().chain(&part.in_extents) {
             if let Some(first) = owners.insert(&entry.key, part.path()) {
                 let names = (name_of(first), name_of(part.path()));
                 let (message, help) = if first == part.path() {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use super::spec::{Shards, Spec};
-use super::{Format, gguf, hdf5, msgpack, numpy, pytorch, safetensors, tensorflow};
+use super::{Format, dcp, gguf, hdf5, msgpack, numpy, pytorch, safetensors, tensorflow};
 
 /// Lists every format with its specification; the compiler demands that none is left out.
 macro_rules! formats {
@@ -25,6 +25,7 @@ macro_rules! formats {
 
 formats! {
     Safetensors => safetensors::SPEC,
+    Dcp => dcp::SPEC,
     PyTorch => pytorch::SPEC,
     Keras => hdf5::KERAS,
     Npz => numpy::NPZ,

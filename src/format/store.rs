@@ -21,9 +21,13 @@ pub(crate) trait Store: Send + Sync + std::fmt::Debug {
 pub(crate) struct OpenFile {
     /// What the user or an index named.
     pub(crate) path: PathBuf,
-    file: Handle,
+    file: Arc<Handle>,
+    /// Where it begins in the file on the disk: not at 0 where it is a part of that file.
+    begin: u64,
     /// In bytes.
     pub(crate) size: u64,
+    /// The bytes of the file on the disk.
+    whole: u64,
     modified: Option<SystemTime>,
 }
 
@@ -44,7 +48,17 @@ impl OpenFile {
         let (file, metadata): (File, Metadata) = open_regular(path)?;
         let (size, modified) = (metadata.len(), metadata.modified().ok());
         let file = Handle::new(path, file, false).map_err(|error| io_error(path, "open it", &error))?;
-        Ok(Arc::new(OpenFile { path: path.to_owned(), file, size, modified }))
+        let (path, file) = (path.to_owned(), Arc::new(file));
+        Ok(Arc::new(OpenFile { path, file, begin: 0, size, whole: size, modified }))
+    }
+
+    /// Returns a range of the file as if it were a file, such as an archive of several in one; `None` where the file ends
+    /// before it does.
+    pub(crate) fn part(&self, start: u64, length: u64) -> Option<Arc<OpenFile>> {
+        start.checked_add(length).filter(|&end| end <= self.size)?;
+        let (path, file) = (self.path.clone(), Arc::clone(&self.file));
+        let (begin, modified) = (self.begin + start, self.modified);
+        Some(Arc::new(OpenFile { path, file, begin, size: length, whole: self.whole, modified }))
     }
 
     /// Returns a reader of a range of the file with a position of its own.
@@ -88,12 +102,12 @@ impl OpenFile {
             .file()
             .and_then(|file| file.metadata())
             .map_err(|error| io_error(&self.path, "look at it again", &error))?;
-        if now.len() == self.size && now.modified().ok() == self.modified {
+        if now.len() == self.whole && now.modified().ok() == self.modified {
             return Ok(());
         }
         let message = format!(
             "the file changed while it was read: it had {} bytes, now {}, or another time of change",
-            self.size,
+            self.whole,
             now.len()
         );
         let help = "run again when nothing writes to it";
@@ -103,7 +117,9 @@ impl OpenFile {
 
 impl Store for OpenFile {
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        read_exact_at(&*self.file.file()?, offset, buffer)
+        let end = offset.checked_add(buffer.len() as u64).filter(|&end| end <= self.size);
+        end.ok_or(io::ErrorKind::UnexpectedEof)?;
+        read_exact_at(&*self.file.file()?, self.begin + offset, buffer)
     }
 }
 

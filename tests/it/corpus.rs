@@ -83,6 +83,7 @@ fn seeds_of_readers_open_or_are_refused_whatever_is_damaged() {
         }
     }
     corpus("tensorflow", targets::tensorflow);
+    corpus("dcp", targets::dcp);
 }
 
 #[test]

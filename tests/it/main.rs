@@ -14,6 +14,7 @@ mod errors;
 mod evidence;
 mod extents;
 mod families;
+mod format_dcp;
 mod format_gguf;
 mod format_hdf5;
 mod format_msgpack;

@@ -36,8 +36,8 @@ const NOT_READ: FormatCode = FormatCode::NotRead;
 const UNPACK: &str = "unpack it and name what is inside";
 const LOAD_AND_SAVE: &str = "load it with PyTorch and save it again: `torch.save(torch.load(FILE), FILE)`";
 const FROM_ORIGINAL: &str = "name the checkpoint that it was made from";
-const DCP_WHOLE: &str = "join its parts first: `python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER \
-                         model.pt`, then name that file";
+const DCP_FOLDER: &str =
+    "name the folder that it belongs into, the one with `.metadata`: it is read as one checkpoint";
 const CONSOLIDATE: &str = "join its parts first, with `consolidate_safetensors_files` of \
                            torch.distributed.checkpoint._consolidate_hf_safetensors, or `--allow incomplete` to read this file \
                            as it is";
@@ -61,7 +61,7 @@ pub(in crate::format) const SEVERAL_ARCHIVES: &Kind = &Kind {
     code: FormatCode::SeveralArchives,
     is: "several zip archives one behind the other, as torch.distributed.checkpoint writes them",
     signs: &[],
-    help: DCP_WHOLE,
+    help: DCP_FOLDER,
 };
 
 /// Slices of tensors: the reader of safetensors tells it by the metadata.
@@ -118,13 +118,7 @@ pub(super) const KINDS: &[&Kind] = &[
         code: NOT_READ,
         is: "one file of a checkpoint of torch.distributed.checkpoint, which holds parts of tensors",
         signs: &[Name("*.distcp")],
-        help: DCP_WHOLE,
-    },
-    &Kind {
-        code: NOT_READ,
-        is: "the list of a checkpoint of torch.distributed.checkpoint, which is not read",
-        signs: &[Name(".metadata")],
-        help: DCP_WHOLE,
+        help: DCP_FOLDER,
     },
     // NVIDIA/Megatron-LM, `megatron/core/dist_checkpointing/strategies/common.py`
     &Kind {
@@ -144,15 +138,16 @@ pub(super) const KINDS: &[&Kind] = &[
         signs: &[
             Parts(&["metadata.json", "common.pt"]),
             Parts(&["common.pt", "*.distcp"]),
+            Beside(".metadata", "common.pt"),
             Json(&["sharded_backend"]),
         ],
         help: TORCH_DIST,
     },
     &Kind {
-        code: NOT_READ,
-        is: "a checkpoint of torch.distributed.checkpoint (`.metadata` and `*.distcp`), which is not read",
+        code: FormatCode::MissingShard,
+        is: "an unfinished checkpoint of torch.distributed.checkpoint: `*.distcp` without `.metadata`, which is written last",
         signs: &[Parts(&["*.distcp"])],
-        help: DCP_WHOLE,
+        help: "copy `.metadata` too, whose name hides it; where there is none, saving never ended: take the checkpoint before",
     },
     SLICES,
     // deepspeedai/DeepSpeed, `deepspeed/runtime/engine.py`

@@ -92,7 +92,6 @@ fn files() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         ("model.bin", b"\n <!DOCTYPE html><html>".to_vec(), "HTML page"),
         ("model.bin", b"Entry not found".to_vec(), "error message of a server"),
         ("__0_0.distcp", zip(&["archive/data.pkl"]), "parts of tensors"),
-        (".metadata", b"\x80\x04.".to_vec(), "list of a checkpoint"),
         ("bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt", zip(&["archive/data.pkl"]), "DeepSpeed ZeRO"),
         ("metadata.json", br#"{"sharded_backend": "torch_dist"}"#.to_vec(), "Megatron-Core"),
         ("_METADATA", br#"{"tree_metadata": {}}"#.to_vec(), "Orbax"),
@@ -148,7 +147,7 @@ fn files() -> Vec<(&'static str, Vec<u8>, &'static str)> {
 
 /// The names in a folder, and a part of what is said; folders end in `/`.
 const FOLDERS: &[(&[&str], &str)] = &[
-    (&[".metadata", "__0_0.distcp"], "torch.distributed.checkpoint"),
+    (&["__0_0.distcp"], "`.metadata`, which is written last"),
     (&[".metadata", "__0_0.distcp", "common.pt", "metadata.json"], "torch_dist"),
     (
         &["shard-00001-model-00001-of-00001.safetensors", "shard-00002-model-00001-of-00001.safetensors"],

@@ -9,6 +9,7 @@ mod element;
 mod escape;
 mod facts;
 mod input;
+mod item;
 mod legacy;
 mod overlap;
 mod pickle;
@@ -31,9 +32,10 @@ use super::{Format, OpenOptions};
 use crate::catalog::TensorMeta;
 use crate::diag::{Collector, Diagnostic, Errors, FormatCode};
 use array::Placed;
+pub(super) use item::{dtype_of, item, values};
 use place::Storages;
 use rebuild::Described;
-use value::{Heap, Value};
+pub(super) use value::{Heap, Value};
 
 /// What the format is.
 pub(super) const SPEC: Spec = Spec {

@@ -25,7 +25,7 @@ const MOST_TEXT: u64 = 32 << 20;
 
 /// One value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Value {
+pub(in crate::format) enum Value {
     /// `None`.
     None,
     /// A truth value.
@@ -48,17 +48,17 @@ pub(super) enum Value {
 
 /// A place in the heap's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
+pub(in crate::format) struct Span {
     start: u32,
     length: u32,
 }
 
 /// An entry of the heap.
-pub(super) type Id = u32;
+pub(in crate::format) type Id = u32;
 
 /// What has parts, or more than one reference to it.
 #[derive(Debug)]
-pub(super) enum Node {
+pub(in crate::format) enum Node {
     /// A tuple.
     Tuple(Vec<Value>),
     /// A list.
@@ -84,13 +84,13 @@ pub(super) enum Node {
 
 /// What a class or a function would have made, had it been called.
 #[derive(Debug)]
-pub(super) struct Object {
+pub(in crate::format) struct Object {
     /// The class or the function.
     pub(super) callable: Value,
     /// What it would have been called with: a tuple.
     pub(super) args: Value,
     /// What its state would have been set to.
-    pub(super) state: Value,
+    pub(in crate::format) state: Value,
     /// What would have been appended to it.
     pub(super) items: Vec<Value>,
     /// The entries that it would have been given.
@@ -99,7 +99,7 @@ pub(super) struct Object {
 
 /// The values of one pickle.
 #[derive(Debug)]
-pub(super) struct Heap {
+pub(in crate::format) struct Heap {
     nodes: Vec<Node>,
     text: Vec<u8>,
     spent: u64,
@@ -196,7 +196,7 @@ impl Heap {
     }
 
     /// Returns a string.
-    pub(super) fn str(&self, value: Value) -> Option<&str> {
+    pub(in crate::format) fn str(&self, value: Value) -> Option<&str> {
         match value {
             Value::Text(span) | Value::Bytes(span) => str::from_utf8(self.bytes(span)).ok(),
             _ => None,
@@ -204,7 +204,7 @@ impl Heap {
     }
 
     /// Returns an object.
-    pub(super) fn object(&self, value: Value) -> Option<&Object> {
+    pub(in crate::format) fn object(&self, value: Value) -> Option<&Object> {
         match self.node(value)? {
             Node::Object(object) => Some(object),
             _ => None,
@@ -212,7 +212,7 @@ impl Heap {
     }
 
     /// Returns the items of a tuple or a list, a `torch.Size` too.
-    pub(super) fn sequence(&self, value: Value) -> Option<&[Value]> {
+    pub(in crate::format) fn sequence(&self, value: Value) -> Option<&[Value]> {
         let value = match self.object(value) {
             Some(object) if self.is_global(object.callable, "torch.Size") => {
                 *self.sequence_of_node(object.args)?.first().unwrap_or(&object.args)
@@ -230,7 +230,7 @@ impl Heap {
     }
 
     /// Returns the entries of a dictionary.
-    pub(super) fn entries(&self, value: Value) -> Option<&[(Value, Value)]> {
+    pub(in crate::format) fn entries(&self, value: Value) -> Option<&[(Value, Value)]> {
         match self.node(value)? {
             Node::Dict(entries) => Some(entries),
             _ => None,
@@ -238,13 +238,13 @@ impl Heap {
     }
 
     /// Returns what a dictionary holds under a string.
-    pub(super) fn get(&self, value: Value, key: &str) -> Option<Value> {
+    pub(in crate::format) fn get(&self, value: Value, key: &str) -> Option<Value> {
         let entries = self.entries(value)?;
         entries.iter().rev().find(|(name, _)| self.str(*name) == Some(key)).map(|(_, value)| *value)
     }
 
     /// Returns the module and the name of a class or a function.
-    pub(super) fn global(&self, value: Value) -> Option<(&str, &str)> {
+    pub(in crate::format) fn global(&self, value: Value) -> Option<(&str, &str)> {
         match self.node(value)? {
             Node::Global(module, name) => {
                 Some((str::from_utf8(self.bytes(*module)).ok()?, str::from_utf8(self.bytes(*name)).ok()?))
@@ -266,7 +266,7 @@ impl Heap {
     }
 
     /// Returns the class of an object: what was called, or the class that a constructor of copyreg was given.
-    pub(super) fn class(&self, object: &Object) -> Value {
+    pub(in crate::format) fn class(&self, object: &Object) -> Value {
         // (class, base, state): CPython, Lib/copyreg.py.
         let is_wrapped = ["copyreg", "copy_reg"].iter().any(|module| {
             self.global(object.callable).is_some_and(|(other, name)| {
