@@ -266,8 +266,9 @@ impl Look<'_> {
     }
 
     fn files(&self) -> usize {
-        let files: std::collections::BTreeSet<_> = self.catalog.files.iter().collect();
-        files.len()
+        // Tensors that lie in several parts are read from what stands for the folder.
+        let files = self.catalog.files.iter().filter(|path| !path.is_dir());
+        files.collect::<std::collections::BTreeSet<_>>().len()
     }
 
     fn picture(&self, source: SourceId, most: (usize, usize)) -> Option<Picture> {
