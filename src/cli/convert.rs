@@ -114,6 +114,7 @@ fn convert(
     let conversion = Conversion::prepare(&selection, source, &options)?;
     check_report(guard, &conversion, report)?;
     ui.warn(&conversion.warnings);
+    conversion.other_weights(destination).iter().for_each(|warning| ui.warn(std::slice::from_ref(warning)));
     // Before the work, so that a wrong layout or size is seen while it can be stopped.
     announce(ui, &conversion);
     if args.dry_run {

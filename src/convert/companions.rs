@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::Conversion;
 use super::config::{Config, WrittenConfig, serves};
 use crate::bind::Bound;
 use crate::catalog::Catalog;
 use crate::diag::{Collector, ConvertCode, Diagnostic, Errors, FormatCode};
-use crate::exec::publish::io_error;
+use crate::exec::publish::{Destination, io_error};
+use crate::fold::fold_keys;
+use crate::format::Format;
 use crate::format::output::{Companion, Content};
 use crate::mapping::select::Selection;
 use crate::provenance::{Document, Provenance};
@@ -175,6 +178,25 @@ fn is_companion(name: &str) -> bool {
     let known =
         ENDINGS.contains(&ending) || name.starts_with("LICENSE") || name.starts_with("tokenizer.model");
     known && !name.starts_with('.') && !name.ends_with(".index.json") && !trainer
+}
+
+impl Conversion<'_> {
+    /// Returns a warning where the destination's folder holds other files of weights, of which a reader may take one instead.
+    pub fn other_weights(&self, destination: &Destination) -> Option<Diagnostic> {
+        let Destination::Folder(folder) = destination else { return None };
+        let is_output = |name: &str| self.layout.files.iter().any(|file| file.name == name);
+        let entries =
+            std::fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut others: Vec<String> =
+            entries.filter(|name| Format::of_ending(Path::new(name)).is_some() && !is_output(name)).collect();
+        others.sort_unstable();
+        let (count, others) = (others.len(), fold_keys(others.iter().map(String::as_str)));
+        let message =
+            "the destination holds other files of weights; a reader of the folder may take one of them";
+        let found = others.iter().take(8).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let warning = Diagnostic::warning(FormatCode::OtherWeights, message).file(folder).found(found);
+        (count > 0).then(|| warning.help("write to an empty folder, or remove what is of another model"))
+    }
 }
 
 /// Says what goes beside the output, for the one who runs the conversion.

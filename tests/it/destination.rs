@@ -90,6 +90,18 @@ fn a_folder_gets_the_file_of_the_targets_framework() {
         left.contains(&"consolidated.00.pth".to_owned()) && !left.iter().any(|name| name.contains("-of-")),
         "{left:?}"
     );
+    // Beside the weights of another model a reader may take those.
+    std::fs::create_dir(folder.join("other")).expect("a folder");
+    std::fs::copy(
+        std::path::Path::new(&llama).join("model.safetensors"),
+        folder.join("other/model.safetensors"),
+    )
+    .expect("copies");
+    let beside = folder.run(&["--from", "bert/hf", "--to", "bert/hf-tf", &bert, "other"]).ok().stderr;
+    assert!(
+        beside.contains("format/other-weights") && beside.contains("found: `model.safetensors`"),
+        "{beside}"
+    );
     let ckpt = folder.run(&["--from", "bert/hf", "--to", "bert/google-tf1", &bert, "out.ckpt"]);
     ckpt.wrong_usage(&["usage/destination", "TensorFlow checkpoint", "name a folder"]);
 }
